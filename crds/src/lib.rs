@@ -1,0 +1,1 @@
+//! The StorageBackend custom resource: types, defaults, validation rules and conditions.

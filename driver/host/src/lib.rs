@@ -1,0 +1,1 @@
+//! Everything that touches Linux: mounts, loop devices, file systems, confined paths, running programs.

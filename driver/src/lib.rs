@@ -1,0 +1,1 @@
+//! The CSI driver: identity, controller and node services, the router, and the storage engines.

@@ -1,0 +1,3 @@
+//! `dunnage ROLE`: command line and wiring only.
+
+fn main() {}

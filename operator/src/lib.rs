@@ -1,0 +1,1 @@
+//! The operator: from a StorageBackend to a working CSI driver.

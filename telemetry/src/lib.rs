@@ -1,0 +1,1 @@
+//! Logs, metrics, health endpoints and shutdown, the same for every role.
