@@ -1,1 +1,3 @@
 //! The operator: from a StorageBackend to a working CSI driver.
+
+pub mod plan;
