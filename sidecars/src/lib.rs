@@ -1,1 +1,3 @@
-//! The CSI sidecars: provisioner, attacher, registrar and agent discovery on one shared runtime.
+//! The CSI sidecars, one module a role, on one shared runtime.
+
+pub mod provisioner;
