@@ -1,6 +1,8 @@
 //! The CSI, plugin registration and agent protocols, and their transports: unix sockets and mutual TLS.
 
 pub mod secret;
+pub mod tls;
+pub mod uds;
 
 /// CSI 1.12.0.
 #[allow(clippy::pedantic, clippy::clone_on_ref_ptr, unused_qualifications, reason = "generated code")]
