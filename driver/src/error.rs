@@ -1,0 +1,52 @@
+//! What can go wrong in a call: one variant for each way the caller should react.
+
+use tonic::Status;
+
+/// The error of every call; `status.rs` gives it its gRPC code.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The request can never succeed as it is; the text names what is wrong and what is allowed.
+    #[error("{0}")]
+    Invalid(String),
+    #[error("{field} is missing")]
+    Missing { field: &'static str },
+    /// The asked size cannot be had, whatever the pool's state.
+    #[error("{0}")]
+    OutOfRange(String),
+    #[error("volume {id} exists and differs: {difference}")]
+    Conflict { id: String, difference: String },
+    #[error("no volume {id}")]
+    NoSuchVolume { id: String },
+    #[error("no node {node}: {reason}")]
+    NoSuchNode { node: String, reason: String },
+    #[error("an operation on volume {id} is still running")]
+    Busy { id: String },
+    #[error("not enough space: {wanted} bytes wanted, {free} bytes free")]
+    Full { wanted: u64, free: u64 },
+    /// The state of the world forbids it; the text says what has to change first.
+    #[error("{0}")]
+    Precondition(String),
+    /// Not now: the pool or the agent is not there.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The caller must start again, as with a page token that is no longer known.
+    #[error("{0}")]
+    Aborted(String),
+    #[error("{0}")]
+    PermissionDenied(String),
+    #[error("{0} is not supported")]
+    Unsupported(&'static str),
+    #[error(transparent)]
+    Host(#[from] dunnage_host::Error),
+    /// A record on the disk cannot be understood.
+    #[error("the record of volume {id} is damaged")]
+    Damaged { id: String, source: serde_json::Error },
+    #[error("the operation ended in a panic")]
+    Panicked,
+    /// An answer of another Dunnage, passed on as it is.
+    #[error("{}", .0.message())]
+    Remote(Box<Status>),
+}
+
+/// The result of every call.
+pub type Result<T> = std::result::Result<T, Error>;

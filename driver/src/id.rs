@@ -1,0 +1,154 @@
+//! Ids of pools and volumes: the only strings from outside that may become part of a path.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::error::Error;
+
+const POOL_DIGITS: usize = 16;
+const HASH_DIGITS: usize = 32;
+
+/// A pool's id: 16 lower-case hexadecimal digits, chosen by the operator.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PoolId(String);
+
+/// A volume's id: its pool's id, a dash, and 32 digits of the hash of its CSI name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct VolumeId(String);
+
+impl PoolId {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl VolumeId {
+    /// The id of the volume that a `CreateVolume` of this name makes on this pool.
+    pub fn make(pool: &PoolId, name: &str) -> Self {
+        let hash = hex::encode(Sha256::digest(format!("{pool}/{name}")));
+        Self(format!("{pool}-{}", &hash[..HASH_DIGITS]))
+    }
+
+    /// The pool that holds the volume.
+    pub fn pool(&self) -> PoolId {
+        PoolId(self.0[..POOL_DIGITS].to_owned())
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+fn lower_hex(text: &str, digits: usize) -> bool {
+    text.len() == digits && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+impl FromStr for PoolId {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        if lower_hex(text, POOL_DIGITS) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(Error::Invalid(format!(
+                "pool id {text:?} is not {POOL_DIGITS} lower-case hexadecimal digits"
+            )))
+        }
+    }
+}
+
+impl FromStr for VolumeId {
+    type Err = Error;
+
+    /// Refuses everything that this driver could not have made, so that no id is ever more than a file name.
+    fn from_str(text: &str) -> Result<Self, Error> {
+        match text.split_once('-') {
+            Some((pool, hash)) if lower_hex(pool, POOL_DIGITS) && lower_hex(hash, HASH_DIGITS) => {
+                Ok(Self(text.to_owned()))
+            }
+            _ => Err(Error::NoSuchVolume { id: text.to_owned() }),
+        }
+    }
+}
+
+impl TryFrom<String> for PoolId {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self, Error> {
+        text.parse()
+    }
+}
+
+impl TryFrom<String> for VolumeId {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self, Error> {
+        text.parse()
+    }
+}
+
+impl From<PoolId> for String {
+    fn from(id: PoolId) -> Self {
+        id.0
+    }
+}
+
+impl From<VolumeId> for String {
+    fn from(id: VolumeId) -> Self {
+        id.0
+    }
+}
+
+impl fmt::Display for PoolId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for VolumeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_id_names_its_pool_and_hashes_its_name() {
+        let pool: PoolId = "0123456789abcdef".parse().unwrap();
+        let id = VolumeId::make(&pool, "pvc-1");
+        assert_eq!(id.pool(), pool);
+        assert_eq!(id, VolumeId::make(&pool, "pvc-1"));
+        assert_ne!(id, VolumeId::make(&pool, "pvc-2"));
+        assert_eq!(id.as_str().parse::<VolumeId>().unwrap(), id);
+    }
+
+    #[test]
+    fn nothing_that_could_be_a_path_is_an_id() {
+        let good = "0123456789abcdef-0123456789abcdef0123456789abcdef";
+        assert!(good.parse::<VolumeId>().is_ok());
+        for bad in [
+            "",
+            "..",
+            "/",
+            "0123456789abcdef",
+            "0123456789abcdef-",
+            "0123456789abcdef-0123456789abcdef0123456789abcde",
+            "0123456789abcdef-0123456789abcdef0123456789abcdeF",
+            "0123456789abcdef-0123456789abcdef0123456789abcdef/",
+            "0123456789abcdef-0123456789abcdef0123456789abcdef\0",
+            "../3456789abcdef-0123456789abcdef0123456789abcdef",
+            "0123456789abcdef-../../../../../../../../../../..",
+        ] {
+            assert!(bad.parse::<VolumeId>().is_err(), "{bad:?}");
+            assert!(bad == "0123456789abcdef" || bad.parse::<PoolId>().is_err(), "{bad:?}");
+        }
+    }
+}

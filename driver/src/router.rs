@@ -1,0 +1,1 @@
+//! The controller service of a backend whose volumes live on many nodes.
