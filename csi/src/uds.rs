@@ -19,7 +19,8 @@ pub struct NotASocket(String);
 
 /// The path in an endpoint such as `/csi/csi.sock` or `unix:///csi/csi.sock`.
 pub fn path(endpoint: &str) -> Result<PathBuf, NotASocket> {
-    let path = endpoint.strip_prefix("unix://").or_else(|| endpoint.strip_prefix("unix:")).unwrap_or(endpoint);
+    let path =
+        endpoint.strip_prefix("unix://").or_else(|| endpoint.strip_prefix("unix:")).unwrap_or(endpoint);
     if path.starts_with('/') { Ok(path.into()) } else { Err(NotASocket(endpoint.to_owned())) }
 }
 

@@ -26,7 +26,8 @@ pub fn connect(address: SocketAddr, material: Arc<Material>, expected: &str) -> 
     let connector = tower::service_fn(move |_: tonic::codegen::http::Uri| {
         let (material, expected) = (Arc::clone(&material), Arc::clone(&expected));
         async move {
-            let connection = tokio::time::timeout(CONNECT_LIMIT, handshake(address, &material, &expected)).await;
+            let connection =
+                tokio::time::timeout(CONNECT_LIMIT, handshake(address, &material, &expected)).await;
             let late = |_| io::Error::new(io::ErrorKind::TimedOut, format!("no answer from {address}"));
             connection.map_err(late)?.map(TokioIo::new)
         }
@@ -39,7 +40,11 @@ pub fn connect(address: SocketAddr, material: Arc<Material>, expected: &str) -> 
         .connect_with_connector_lazy(connector)
 }
 
-async fn handshake(address: SocketAddr, material: &Material, expected: &str) -> io::Result<TlsStream<TcpStream>> {
+async fn handshake(
+    address: SocketAddr,
+    material: &Material,
+    expected: &str,
+) -> io::Result<TlsStream<TcpStream>> {
     let name = ServerName::try_from(expected.to_owned()).map_err(io::Error::other)?;
     let stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;

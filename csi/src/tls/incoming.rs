@@ -70,7 +70,10 @@ async fn handshake(stream: TcpStream, material: &Material) -> io::Result<Connect
     let (_, session) = stream.get_ref();
     let certificate = session.peer_certificates().and_then(<[_]>::first);
     let peer = certificate.and_then(name).ok_or_else(|| {
-        io::Error::new(io::ErrorKind::PermissionDenied, "the client's certificate has none of the known names")
+        io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "the client's certificate has none of the known names",
+        )
     })?;
     Ok(Connection { stream, peer })
 }
@@ -93,7 +96,11 @@ impl Connected for Connection {
 }
 
 impl AsyncRead for Connection {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
