@@ -29,8 +29,7 @@ fail() {
   sed 's/^/    /' "$scratch/output"
 }
 
-# render VALUES [MORE]: the manifests and the hooks, as `helm install` would send them. The CRD is left out (generated,
-# and tested where it is made); that it is there and kept is a check of its own.
+# render VALUES [OPTION...]: the manifests and the hooks, as `helm install` would send them.
 render() {
   local values=$1
   shift
@@ -47,6 +46,7 @@ check_lint() {
   fi
 }
 
+# The CRD is left out: it is generated, and tested where it is made.
 check_golden() {
   local values=$1 name
   name=$(basename "$values" .yaml)
