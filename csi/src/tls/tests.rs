@@ -62,12 +62,12 @@ impl Identity for Echo {
         &self,
         _: Request<GetPluginCapabilitiesRequest>,
     ) -> Result<Response<GetPluginCapabilitiesResponse>, Status> {
-        Ok(Response::default())
+        Ok(Response::new(GetPluginCapabilitiesResponse::default()))
     }
 
     async fn probe(&self, request: Request<ProbeRequest>) -> Result<Response<ProbeResponse>, Status> {
         require_peer(&request, &[ROUTER])?;
-        Ok(Response::default())
+        Ok(Response::new(ProbeResponse::default()))
     }
 }
 
