@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# report.sh FOLDER: prints docs/benchmarks.md from the load generator's results in FOLDER.
+set -euo pipefail
+
+folder=$1
+sidecars=$folder/sidecars.jsonl
+directory=$folder/directory.jsonl
+count=$(jq -s 'map(select(.mode == "burst")) | .[0].n' "$sidecars")
+
+# rows MODE FILTER [FILE]: one table row for each result of that mode; FILTER gives its cells.
+rows() {
+  jq -r --arg mode "$1" '
+    def r1: if . == null then "–" else (. * 10 | round / 10) end;
+    def phase($name): (.phases // [] | map(select(.name == $name)) | first);
+    def memory($name; $who): phase($name).procs[$who] | if . == null then "–" else "\(.anon_mib | r1) / \(.rss_mib | r1)" end;
+    def requests($name; $who): phase($name) as $p | .n as $n
+      | ([$p.requests // {} | to_entries[] | select(.key | startswith($who + " ")) | .value] | add // 0) / $n | r1;
+    select(.mode == $mode) | ['"$2"'] | select(length > 0) | map(tostring) | "| " + join(" | ") + " |"' "${3:-$sidecars}"
+}
+head_row() {
+  local cell line='|'
+  printf '|'
+  for cell in "$@"; do printf ' %s |' "$cell"; line+='---|'; done
+  printf '\n%s\n' "$line"
+}
+whole='.label | test("alone") | not'
+
+cat <<END
+# Benchmarks
+
+Written by \`make bench\`; nothing here is asserted by a test. Compare the rows of one table with one another, not with
+figures of another machine.
+
+Machine: $(nproc) CPUs ($(sed -n 's/^model name\s*: //p' /proc/cpuinfo | head -n 1)), $(awk '/MemTotal/ {printf "%.0f GiB", $2 / 1048576}' /proc/meminfo) of memory, Linux $(uname -r | cut -d- -f1).
+Upstream: csi-provisioner v6.3.0 and csi-attacher v4.12.0, built from their Go modules with \`-s -w\`. \`defaults\` are each
+one's default flags (upstream limits itself to 5 requests a second; Dunnage leaves that to the API server), \`tuned\` is
+\`--worker-threads=100 --kube-api-qps=1000 --kube-api-burst=2000\` for both.
+
+## Provisioner and attacher, with a driver that does nothing
+
+etcd, kube-apiserver and kube-controller-manager on loopback, no nodes. Binding and protection of claims is done by
+kube-controller-manager, one object at a time: it sets the end-to-end figures, so the sidecar's own share is given too.
+
+### One claim at a time (median, 90th percentile in brackets; ms)
+
+END
+head_row "" "created → Bound" "of it the provisioner" "released → gone"
+rows latency '.label, "\(.ms["created->bound"].p50_ms | r1) (\(.ms["created->bound"].p90_ms | r1))", "\(.ms["handed->pv"].p50_ms | r1) (\(.ms["handed->pv"].p90_ms | r1))", "\(.ms["released->pvgone"].p50_ms | r1) (\(.ms["released->pvgone"].p90_ms | r1))"'
+
+cat <<END
+
+### $count claims at once (per second)
+
+END
+head_row "" "Bound" "attached" "detached" "gone"
+rows burst "select($whole) | .label, (.per_second.bound | r1), (.per_second.attached | r1), (.per_second.detached | r1), (.per_second.pv_gone | r1)"
+
+cat <<END
+
+### The same with the sidecar alone (per second)
+
+kube-controller-manager is stopped while the sidecar works off a backlog.
+
+END
+head_row "" "PersistentVolumes made" "attached" "detached" "PersistentVolumes deleted"
+rows burst 'select(.label | test("alone")) | .label, (.per_second.pv_isolated | r1), (.per_second.attached | r1), (.per_second.detached | r1), (.per_second.pv_gone_isolated | r1)'
+
+cat <<END
+
+### Memory (anonymous / resident, MiB)
+
+Resident memory counts the program file's pages, which all roles of one binary on a machine share.
+
+END
+head_row "" "provisioner, idle" "attacher, idle"
+rows idle '.label, memory("idle"; "provisioner"), memory("idle"; "attacher")'
+echo
+head_row "" "provisioner, $count volumes" "attacher, $count attached"
+rows burst "select($whole) | .label, memory(\"create\"; \"provisioner\"), memory(\"attach\"; \"attacher\")"
+
+cat <<END
+
+### Requests to the API server for each volume
+
+END
+head_row "" "create" "attach" "detach" "delete (provisioner)" "delete (attacher)"
+rows burst "select($whole) | .label, requests(\"create\"; \"provisioner\"), requests(\"attach\"; \"attacher\"), requests(\"detach\"; \"attacher\"), requests(\"delete\"; \"provisioner\"), requests(\"delete\"; \"attacher\")"
+
+if [[ -s $folder/sizes.txt ]]; then
+  echo
+  echo "### Sizes"
+  echo
+  head_row "File" "MiB"
+  awk '{ n = split($2, path, "/"); printf "| %s | %.1f |\n", path[n], $1 / 1048576 }' "$folder/sizes.txt"
+fi
+
+if [[ -s $directory ]]; then
+  cat <<END
+
+## A Directory backend on the embedded cluster
+
+Two nodes, the operator's own installation, a class that binds immediately. kube-controller-manager has its default limit of
+20 requests a second here.
+
+END
+  head_row "" "created → Bound, one claim (ms)" "$count claims: Bound per second" "gone per second"
+  jq -rs '
+    def r1: . * 10 | round / 10;
+    (map(select(.mode == "latency")) | first) as $one | (map(select(.mode == "burst")) | first) as $many
+    | "| Directory | \($one.ms["created->bound"].p50_ms | r1) | \($many.per_second.bound | r1) | \($many.per_second.pv_gone | r1) |"' "$directory"
+  echo
+  head_row "Role (anonymous / resident, MiB)" "idle" "with $count volumes"
+  jq -rs '
+    def r1: . * 10 | round / 10;
+    def memory: "\(.anon_mib | r1) / \(.rss_mib | r1)";
+    (map(select(.mode == "idle")) | first | .phases[0].procs) as $idle
+    | (map(select(.mode == "burst")) | first | .phases | map(select(.name == "create")) | first | .procs) as $full
+    | $idle | keys[] | "| \(.) | \($idle[.] | memory) | \($full[.] | memory) |"' "$directory"
+fi
