@@ -1,3 +1,5 @@
 //! The operator: from a StorageBackend to a working CSI driver.
 
+pub mod certs;
 pub mod plan;
+pub mod pools;
