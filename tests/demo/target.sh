@@ -6,29 +6,29 @@ if [[ -z ${CONTEXT:-} ]]; then
   target="an embedded cluster of two nodes"
   target_started=false
 
-  check_target() {
-    "$root/tests/cluster/check.sh"
-  }
+  cluster() { "$root/tests/cluster/cluster" --name demo "$@"; }
+
+  check_target() { cluster check; }
 
   start_target() {
     with_progress "building the cluster's programs (once; 10 to 20 minutes)" "$root/tests/tools/build"
     target_started=true
-    with_progress "starting" env NODES=2 "$root/tests/cluster/up.sh"
+    with_progress "starting etcd, the control plane and two nodes" cluster up --nodes 2
   }
 
-  load_image() { "$root/tests/cluster/load-image.sh" "$1" | indent; }
-  kubectl() { "$root/tests/cluster/k" "$@"; }
-  helm() { "$root/tests/cluster/k" -h helm "$@"; }
+  load_image() { cluster load "$1" | indent; }
+  kubectl() { cluster kubectl "$@"; }
+  helm() { cluster exec helm "$@"; }
 
   stop_target() {
-    if $target_started; then "$root/tests/cluster/down.sh" --purge; fi
+    if $target_started; then cluster down; fi
   }
 
   how_to_talk() {
-    say "kubectl:    tests/cluster/k get pods -A"
-    say "helm:       tests/cluster/k -h helm list -A"
-    say "on node n1: tests/cluster/k -n1 findmnt"
-    say "stop it:    tests/cluster/down.sh --purge"
+    say "kubectl:    tests/cluster/cluster --name demo kubectl get pods -A"
+    say "helm:       tests/cluster/cluster --name demo exec helm list -A"
+    say "on node n1: tests/cluster/cluster --name demo node n1 exec findmnt"
+    say "stop it:    tests/cluster/cluster --name demo down"
   }
 else
   target="the cluster of context $CONTEXT"
