@@ -100,6 +100,7 @@ pub struct Node(pub String);
 
 impl Node {
     /// The other of the two.
+    #[must_use]
     pub fn other(&self) -> Self {
         Self(if self.0 == "n1" { "n2" } else { "n1" }.to_owned())
     }

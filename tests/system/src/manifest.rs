@@ -25,7 +25,7 @@ pub fn backend_with(name: &str, kind: &str, member_fields: &str, extra: &str) ->
 }
 
 fn indented(text: &str) -> String {
-    text.lines().map(|line| format!("  {line}\n")).collect()
+    text.lines().flat_map(|line| ["  ", line, "\n"]).collect()
 }
 
 /// A claim of a class.
@@ -49,7 +49,7 @@ pub fn pod(namespace: &str, name: &str, claim: &str, line: &str, node: Option<&s
     )
 }
 
-/// A StatefulSet of one pod, which comes back by itself wherever its volume is.
+/// A `StatefulSet` of one pod, which comes back by itself wherever its volume is.
 pub fn stateful(namespace: &str, name: &str, claim: &str, line: &str) -> String {
     format!(
         "apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
