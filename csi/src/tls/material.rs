@@ -1,4 +1,4 @@
-//! Certificates and keys from a directory, read again when their files change.
+//! Certificates and keys from a directory, read again when their files change, or from memory.
 
 use std::fs;
 use std::io;
@@ -51,7 +51,8 @@ struct State {
 
 /// The certificates and key of one of Dunnage's parts, up to date at each handshake.
 pub struct Material {
-    directory: PathBuf,
+    /// None when the material came from memory: then it is replaced as a whole.
+    directory: Option<PathBuf>,
     provider: Arc<CryptoProvider>,
     state: Mutex<State>,
 }
@@ -63,23 +64,36 @@ impl Material {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let tried = fingerprint(&directory);
         let configs = load(&directory, &provider)?;
-        Ok(Arc::new(Self { directory, provider, state: Mutex::new(State { tried, configs }) }))
+        Ok(Arc::new(Self {
+            directory: Some(directory),
+            provider,
+            state: Mutex::new(State { tried, configs }),
+        }))
+    }
+
+    /// Takes what a directory would hold: a bundle of CA certificates, a certificate and its key, in PEM.
+    pub fn from_pem(ca: &[u8], certificate: &[u8], key: &[u8]) -> Result<Arc<Self>, Error> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let configs = configs(Path::new("memory"), [ca, certificate, key], &provider)?;
+        let state = Mutex::new(State { tried: [None; 3], configs });
+        Ok(Arc::new(Self { directory: None, provider, state }))
     }
 
     /// The newest set that can be used: three `stat` calls when nothing has changed.
     pub(super) fn current(&self) -> Configs {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(directory) = &self.directory else { return state.configs.clone() };
         // Taken before reading: a change in between is seen at the next handshake.
-        let found = fingerprint(&self.directory);
+        let found = fingerprint(directory);
         if found != state.tried {
             state.tried = found;
-            match load(&self.directory, &self.provider) {
+            match load(directory, &self.provider) {
                 Ok(configs) => {
-                    tracing::info!(directory = %self.directory.display(), "loaded new certificates");
+                    tracing::info!(directory = %directory.display(), "loaded new certificates");
                     state.configs = configs;
                 }
                 Err(error) => tracing::error!(
-                    directory = %self.directory.display(),
+                    directory = %directory.display(),
                     error = &error as &dyn std::error::Error,
                     "kept the old certificates: the new ones cannot be used"
                 ),
@@ -97,16 +111,23 @@ fn fingerprint(directory: &Path) -> Fingerprint {
 }
 
 fn load(directory: &Path, provider: &Arc<CryptoProvider>) -> Result<Configs, Error> {
+    let [ca, certificate, key] = [CA, CERTIFICATE, KEY].map(|name| read(&directory.join(name)));
+    configs(directory, [&ca?, &certificate?, &key?], provider)
+}
+
+fn configs(directory: &Path, pem: [&[u8]; 3], provider: &Arc<CryptoProvider>) -> Result<Configs, Error> {
+    let [ca, certificate, key] = pem;
     let unusable = |source| Error::Unusable { directory: directory.to_owned(), source };
     let verifier = |source| Error::Verifier { directory: directory.to_owned(), source };
 
     let mut roots = RootCertStore::empty();
-    for certificate in certificates(&directory.join(CA))? {
+    for certificate in certificates(&directory.join(CA), ca)? {
         roots.add(certificate).map_err(unusable)?;
     }
     let roots = Arc::new(roots);
-    let chain = certificates(&directory.join(CERTIFICATE))?;
-    let key = key(&directory.join(KEY))?;
+    let chain = certificates(&directory.join(CERTIFICATE), certificate)?;
+    let key = PrivateKeyDer::from_pem_slice(key)
+        .map_err(|source| Error::Pem { path: directory.join(KEY), source })?;
 
     let clients = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(provider))
         .build()
@@ -134,18 +155,14 @@ fn load(directory: &Path, provider: &Arc<CryptoProvider>) -> Result<Configs, Err
     Ok(Configs { server: Arc::new(server), client: Arc::new(client) })
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
-    let found = CertificateDer::pem_slice_iter(&read(path)?)
+fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let found = CertificateDer::pem_slice_iter(pem)
         .collect::<Result<Vec<_>, _>>()
         .map_err(|source| Error::Pem { path: path.to_owned(), source })?;
     if found.is_empty() {
         return Err(Error::Empty { path: path.to_owned() });
     }
     Ok(found)
-}
-
-fn key(path: &Path) -> Result<PrivateKeyDer<'static>, Error> {
-    PrivateKeyDer::from_pem_slice(&read(path)?).map_err(|source| Error::Pem { path: path.to_owned(), source })
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Error> {
