@@ -1,0 +1,96 @@
+//! The kinds of storage, and the settings of each.
+
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::rules;
+
+/// The kinds of storage that this version has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum BackendType {
+    /// A volume is a directory.
+    #[default]
+    Directory,
+    /// A volume is an image file on a loop device.
+    LoopFile,
+}
+
+impl BackendType {
+    /// The name, as the spec and the command lines have it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Directory => "Directory",
+            Self::LoopFile => "LoopFile",
+        }
+    }
+}
+
+/// Volumes that are directories under `path`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Directory {
+    /// Directory on each node that holds the volumes, for this backend alone. It is made if missing. Immutable.
+    #[schemars(length(min = 1, max = 512))]
+    #[x_kube(
+        validation = rules::path_is_absolute(),
+        validation = rules::path_is_not_the_root(),
+        validation = rules::path_has_plain_characters(),
+        validation = rules::path_is_canonical(),
+        validation = rules::path_is_not_the_kubelets(),
+        validation = rules::path_is_not_the_systems()
+    )]
+    pub path: String,
+
+    /// Refuses to make or use a pool unless a file system is mounted at `path`, so that a disk that failed to mount
+    /// is never mistaken for an empty one.
+    #[serde(default)]
+    pub require_mount_point: bool,
+}
+
+/// Volumes that are image files under `path`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LoopFile {
+    /// Directory on each node that holds the images, for this backend alone. It is made if missing. Immutable.
+    #[schemars(length(min = 1, max = 512))]
+    #[x_kube(
+        validation = rules::path_is_absolute(),
+        validation = rules::path_is_not_the_root(),
+        validation = rules::path_has_plain_characters(),
+        validation = rules::path_is_canonical(),
+        validation = rules::path_is_not_the_kubelets(),
+        validation = rules::path_is_not_the_systems()
+    )]
+    pub path: String,
+
+    /// Refuses to make or use a pool unless a file system is mounted at `path`, so that a disk that failed to mount
+    /// is never mistaken for an empty one.
+    #[serde(default)]
+    pub require_mount_point: bool,
+
+    /// File system of new volumes, where their StorageClass does not name one.
+    #[serde(default)]
+    pub fs_type: FsType,
+}
+
+/// The file systems that a volume can be formatted with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum FsType {
+    /// The common choice.
+    #[default]
+    Ext4,
+    /// For large files and many writers.
+    Xfs,
+}
+
+impl FsType {
+    /// The name, as mkfs and the CSI call have it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ext4 => "ext4",
+            Self::Xfs => "xfs",
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The checks that the API server cannot do, because they depend on the cluster's nodes.
+
+use crate::defaults;
+use crate::{BackendType, ClassState, FsType, StorageBackend};
+
+/// The longest path of a unix socket on Linux.
+const SOCKET_LIMIT: usize = 107;
+
+/// The StorageClass parameter that names a file system.
+pub const FS_TYPE_PARAMETER: &str = "csi.storage.k8s.io/fstype";
+
+/// A backend that cannot work in this cluster, with the remedy. It is shown to the user and never retried.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Invalid {
+    /// The socket that the kubelet opens would have too long a path.
+    #[error(
+        "driver name {driver:?} has {} characters and may have {limit} with the kubelet's directory {kubelet_dir}: \
+         make a StorageBackend with a shorter name or spec.driverName",
+        driver.len()
+    )]
+    DriverNameTooLong {
+        /// The driver's name.
+        driver: String,
+        /// The kubelet's directory.
+        kubelet_dir: String,
+        /// Characters that the name may have.
+        limit: usize,
+    },
+    /// The pool would share a directory with the kubelet.
+    #[error(
+        "path {path} lies within or above the kubelet's directory {kubelet_dir}: make a StorageBackend with a path \
+         beside it"
+    )]
+    PathOfTheKubelet {
+        /// The pool's path.
+        path: String,
+        /// The kubelet's directory.
+        kubelet_dir: String,
+    },
+    /// The settings of the type are missing.
+    #[error("type {0} needs spec.{1}: set it with a path")]
+    MemberMissing(&'static str, &'static str),
+    /// A class asks for a file system that the type cannot make.
+    #[error("class {class:?} asks for file system {fs_type:?}: {remedy}")]
+    FsType {
+        /// Name of the class.
+        class: String,
+        /// What it asks for.
+        fs_type: String,
+        /// What to do.
+        remedy: &'static str,
+    },
+}
+
+/// Checks a backend against the kubelet directories of the nodes that it selects.
+pub fn validate(backend: &StorageBackend, kubelet_dirs: &[String]) -> Result<(), Invalid> {
+    let driver = defaults::driver_name(backend);
+    let Some((path, _)) = defaults::pool(&backend.spec) else {
+        let member = match backend.spec.type_ {
+            BackendType::Directory => "directory",
+            BackendType::LoopFile => "loopFile",
+        };
+        return Err(Invalid::MemberMissing(backend.spec.type_.as_str(), member));
+    };
+    for kubelet_dir in kubelet_dirs {
+        let limit = driver_name_limit(kubelet_dir);
+        if driver.len() > limit {
+            return Err(Invalid::DriverNameTooLong { driver, kubelet_dir: kubelet_dir.clone(), limit });
+        }
+        if within(path, kubelet_dir) || within(kubelet_dir, path) {
+            return Err(Invalid::PathOfTheKubelet { path: path.to_owned(), kubelet_dir: kubelet_dir.clone() });
+        }
+    }
+    file_systems(backend)
+}
+
+/// Characters that a driver's name may have so that its registration socket can be opened.
+pub fn driver_name_limit(kubelet_dir: &str) -> usize {
+    let rest = kubelet_dir.len() + "/plugins_registry/".len() + "-reg.sock".len();
+    SOCKET_LIMIT.saturating_sub(rest).min(54)
+}
+
+fn within(path: &str, dir: &str) -> bool {
+    path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+fn file_systems(backend: &StorageBackend) -> Result<(), Invalid> {
+    for class in backend.spec.classes.iter().filter(|class| class.state == ClassState::Managed) {
+        let Some(fs_type) = class.parameters.get(FS_TYPE_PARAMETER) else { continue };
+        let remedy = match backend.spec.type_ {
+            BackendType::Directory => {
+                "a Directory volume has the file system of its pool, so take the parameter away"
+            }
+            BackendType::LoopFile if [FsType::Ext4, FsType::Xfs].iter().any(|known| known.as_str() == fs_type) => {
+                continue;
+            }
+            BackendType::LoopFile => "LoopFile has ext4 and xfs",
+        };
+        return Err(Invalid::FsType { class: class.name.clone(), fs_type: fs_type.clone(), remedy });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Directory, LoopFile, StorageBackendSpec, StorageClassSpec};
+
+    const MICROK8S: &str = "/var/snap/microk8s/common/var/lib/kubelet";
+
+    fn directory(name: &str, path: &str) -> StorageBackend {
+        StorageBackend::new(
+            name,
+            StorageBackendSpec {
+                directory: Some(Directory { path: path.into(), require_mount_point: false }),
+                ..StorageBackendSpec::default()
+            },
+        )
+    }
+
+    fn loop_file(fs_type: &str) -> StorageBackend {
+        StorageBackend::new(
+            "local",
+            StorageBackendSpec {
+                type_: BackendType::LoopFile,
+                loop_file: Some(LoopFile { path: "/srv/pool".into(), ..LoopFile::default() }),
+                classes: vec![class(fs_type)],
+                ..StorageBackendSpec::default()
+            },
+        )
+    }
+
+    fn class(fs_type: &str) -> StorageClassSpec {
+        StorageClassSpec {
+            name: "fast".into(),
+            parameters: [(FS_TYPE_PARAMETER.to_owned(), fs_type.to_owned())].into(),
+            ..StorageClassSpec::default()
+        }
+    }
+
+    #[test]
+    fn the_kubelets_directory_limits_the_drivers_name() {
+        for (dir, limit) in
+            [(defaults::KUBELET_DIR, 54), ("/var/lib/k0s/kubelet", 54), (MICROK8S, 39), (&"/d".repeat(60), 0)]
+        {
+            assert_eq!(driver_name_limit(dir), limit, "{dir}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_fits_one_kubelet_may_be_too_long_for_another() {
+        let backend = directory("a-name-of-twenty-four-ch", "/var/lib/dunnage");
+        assert_eq!(validate(&backend, &[defaults::KUBELET_DIR.to_owned()]), Ok(()));
+        let refused = validate(&backend, &[defaults::KUBELET_DIR.to_owned(), MICROK8S.to_owned()]);
+        let message = refused.expect_err("40 characters").to_string();
+        assert!(message.contains("has 40 characters and may have 39"), "{message}");
+        assert!(message.contains("shorter name"), "{message}");
+    }
+
+    #[test]
+    fn a_pool_beside_the_kubelets_directory_is_fine_and_one_within_or_above_is_not() {
+        for (path, fine) in [
+            ("/data/kubelet-pool", true),
+            ("/data/kubelet", false),
+            ("/data/kubelet/pool", false),
+            ("/data", false),
+            ("/dat", true),
+        ] {
+            let got = validate(&directory("local", path), &["/data/kubelet".to_owned()]);
+            assert_eq!(got.is_ok(), fine, "{path}: {got:?}");
+        }
+    }
+
+    #[test]
+    fn the_settings_of_the_type_are_needed() {
+        let empty = StorageBackend::new("local", StorageBackendSpec::default());
+        let message = validate(&empty, &[]).expect_err("no member").to_string();
+        assert_eq!(message, "type Directory needs spec.directory: set it with a path");
+    }
+
+    #[test]
+    fn a_class_may_ask_for_the_file_systems_that_the_type_has() {
+        for (fs_type, fine) in [("ext4", true), ("xfs", true), ("zfs", false), ("", false)] {
+            assert_eq!(validate(&loop_file(fs_type), &[]).is_ok(), fine, "{fs_type:?}");
+        }
+        let mut backend = directory("local", "/srv/pool");
+        backend.spec.classes = vec![class("ext4")];
+        assert!(matches!(validate(&backend, &[]), Err(Invalid::FsType { .. })));
+        backend.spec.classes[0].state = ClassState::Unmanaged;
+        assert_eq!(validate(&backend, &[]), Ok(()));
+    }
+}
