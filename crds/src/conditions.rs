@@ -164,7 +164,8 @@ impl<'a> Conditions<'a> {
 fn bounded(mut message: String) -> String {
     const LIMIT: usize = 32_768;
     if message.len() > LIMIT {
-        message.truncate(message.floor_char_boundary(LIMIT - '…'.len_utf8()));
+        let end = (0..=LIMIT - '…'.len_utf8()).rev().find(|&at| message.is_char_boundary(at));
+        message.truncate(end.unwrap_or(0));
         message.push('…');
     }
     message

@@ -24,7 +24,7 @@ pub fn namespace<'a>(backend: &'a StorageBackend, operators: &'a str) -> &'a str
     backend.spec.namespace.as_deref().unwrap_or(operators)
 }
 
-/// The StorageClasses to see to: those listed, or one of the backend's name.
+/// The `StorageClass` objects to see to: those listed, or one of the backend's name.
 pub fn classes(backend: &StorageBackend) -> Vec<StorageClassSpec> {
     if backend.spec.classes.is_empty() {
         vec![StorageClassSpec { name: backend.name_any(), ..StorageClassSpec::default() }]
@@ -101,7 +101,11 @@ mod tests {
             ..StorageBackendSpec::default()
         };
         for (replicas_asked, nodes, expected) in [(None, 0, 2), (None, 1, 1), (None, 2, 2), (Some(3), 1, 3)] {
-            assert_eq!(replicas(&asked(replicas_asked), nodes), expected, "{replicas_asked:?} on {nodes} nodes");
+            assert_eq!(
+                replicas(&asked(replicas_asked), nodes),
+                expected,
+                "{replicas_asked:?} on {nodes} nodes"
+            );
         }
     }
 

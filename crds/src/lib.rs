@@ -9,10 +9,12 @@ pub mod validate;
 pub use backend::classes::{BindingMode, ClassState, DefaultClass, ReclaimPolicy, StorageClassSpec};
 pub use backend::nodes::{KubeletDir, LabelOperator, LabelRequirement, LabelSelector, Nodes};
 pub use backend::pods::{
-    ByContainer, ControllerSpec, Images, KubeApi, LeaderElection, LogFormat, LogLevel, Logging, PullPolicy,
-    Resources, Tuning, Update, UpdateStrategy,
+    Amounts, ByContainer, ControllerSpec, Images, KubeApi, LeaderElection, LogFormat, LogLevel, Logging,
+    PullPolicy, Resources, Tuning, Update, UpdateStrategy,
 };
-pub use backend::status::{Blocker, Capacity, NodeProblem, NodesStatus, StorageBackendStatus, Usage, Versions};
+pub use backend::status::{
+    Blocker, Capacity, NodeProblem, NodesStatus, StorageBackendStatus, Usage, Versions,
+};
 pub use backend::storage::{BackendType, Directory, FsType, LoopFile};
 pub use backend::{Attach, Deletion, Protection, StorageBackend, StorageBackendSpec};
 pub use manifest::crd_yaml;

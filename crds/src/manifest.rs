@@ -4,7 +4,8 @@ use kube::CustomResourceExt;
 
 use crate::StorageBackend;
 
-const HEADER: &str = "# Generated from the types of crate dunnage-crds: UPDATE=1 cargo test -p dunnage-crds\n";
+const HEADER: &str =
+    "# Generated from the types of crate dunnage-crds: UPDATE=1 cargo test -p dunnage-crds\n";
 
 /// The definition as YAML.
 ///

@@ -6,7 +6,7 @@ use crate::{BackendType, ClassState, FsType, StorageBackend};
 /// The longest path of a unix socket on Linux.
 const SOCKET_LIMIT: usize = 107;
 
-/// The StorageClass parameter that names a file system.
+/// The `StorageClass` parameter that names a file system.
 pub const FS_TYPE_PARAMETER: &str = "csi.storage.k8s.io/fstype";
 
 /// A backend that cannot work in this cluster, with the remedy. It is shown to the user and never retried.
@@ -68,7 +68,10 @@ pub fn validate(backend: &StorageBackend, kubelet_dirs: &[String]) -> Result<(),
             return Err(Invalid::DriverNameTooLong { driver, kubelet_dir: kubelet_dir.clone(), limit });
         }
         if within(path, kubelet_dir) || within(kubelet_dir, path) {
-            return Err(Invalid::PathOfTheKubelet { path: path.to_owned(), kubelet_dir: kubelet_dir.clone() });
+            return Err(Invalid::PathOfTheKubelet {
+                path: path.to_owned(),
+                kubelet_dir: kubelet_dir.clone(),
+            });
         }
     }
     file_systems(backend)
@@ -91,7 +94,9 @@ fn file_systems(backend: &StorageBackend) -> Result<(), Invalid> {
             BackendType::Directory => {
                 "a Directory volume has the file system of its pool, so take the parameter away"
             }
-            BackendType::LoopFile if [FsType::Ext4, FsType::Xfs].iter().any(|known| known.as_str() == fs_type) => {
+            BackendType::LoopFile
+                if [FsType::Ext4, FsType::Xfs].iter().any(|known| known.as_str() == fs_type) =>
+            {
                 continue;
             }
             BackendType::LoopFile => "LoopFile has ext4 and xfs",

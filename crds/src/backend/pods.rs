@@ -44,15 +44,26 @@ pub struct ByContainer<T> {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Resources {
-    /// What the scheduler sets aside, as {cpu: 10m, memory: 16Mi}.
+    /// What the scheduler sets aside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("maxProperties" = 8))]
-    pub requests: Option<BTreeMap<String, Quantity>>,
+    pub requests: Option<Amounts>,
 
     /// What the container may never exceed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("maxProperties" = 8))]
-    pub limits: Option<BTreeMap<String, Quantity>>,
+    pub limits: Option<Amounts>,
+}
+
+/// Amounts of CPU and memory.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Amounts {
+    /// CPUs, as 100m.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<Quantity>,
+
+    /// Bytes, as 64Mi.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Quantity>,
 }
 
 /// Where images come from.

@@ -3,7 +3,8 @@
 use kube::core::Rule;
 
 /// Directories of kubelets, as `validate::KUBELET_DIRS` has them.
-const KUBELET_DIRS: &str = "['/var/lib/kubelet', '/var/snap/microk8s/common/var/lib/kubelet', '/var/lib/k0s/kubelet']";
+const KUBELET_DIRS: &str =
+    "['/var/lib/kubelet', '/var/snap/microk8s/common/var/lib/kubelet', '/var/lib/k0s/kubelet']";
 
 /// Directories that belong to the system or to the container runtime.
 const SYSTEM_DIRS: &str = "['/bin', '/boot', '/dev', '/etc', '/lib', '/lib32', '/lib64', '/proc', '/run', '/sbin', \
@@ -90,7 +91,10 @@ pub(super) fn path_is_absolute() -> Rule {
 }
 
 pub(super) fn path_is_not_the_root() -> Rule {
-    rule("self != '/'", "path must not be the root of the node: give a directory for this backend alone, as /var/lib/dunnage")
+    rule(
+        "self != '/'",
+        "path must not be the root of the node: give a directory for this backend alone, as /var/lib/dunnage",
+    )
 }
 
 pub(super) fn path_has_plain_characters() -> Rule {
