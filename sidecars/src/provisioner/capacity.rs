@@ -1,0 +1,3 @@
+//! CSIStorageCapacity: tells the scheduler where there is room.
+
+pub mod plan;
