@@ -122,8 +122,7 @@ async fn write(
                 None => return,
             },
         };
-        let step = correlator.decide(&note, Instant::now());
-        if let Err(error) = send(&client, &source, &note, &step, &mut correlator).await {
+        if let Err(error) = send(&client, &source, &note, &mut correlator).await {
             warn!(
                 reason = note.reason,
                 object = note.object.name,
@@ -138,16 +137,15 @@ async fn send(
     client: &Client,
     source: &EventSource,
     note: &Note,
-    step: &Step,
     correlator: &mut Correlator,
 ) -> Result<(), Error> {
     let namespace =
         note.object.namespace.clone().filter(|n| !n.is_empty()).unwrap_or_else(|| "default".to_owned());
     let api: Api<Event> = Api::namespaced(client.clone(), &namespace);
-    match step {
+    match correlator.decide(note, Instant::now()) {
         Step::Drop => Ok(()),
         Step::Create { message } => {
-            let event = event(note, message, source, &namespace, Timestamp::now());
+            let event = event(note, &message, source, &namespace, Timestamp::now());
             let made =
                 api.create(&PostParams::default(), &event).await.map_err(Error::api("create an event"))?;
             correlator.created(note, made.metadata.name.unwrap_or_default());
@@ -156,7 +154,7 @@ async fn send(
         Step::Repeat { event, count, message } => {
             let now = Time(Timestamp::now());
             let patch = json!({"count": count, "lastTimestamp": now, "message": message});
-            match api.patch(event, &PatchParams::default(), &Patch::Merge(patch)).await {
+            match api.patch(&event, &PatchParams::default(), &Patch::Merge(patch)).await {
                 Ok(_) => Ok(()),
                 Err(error) => {
                     // Events live an hour; the next one is written anew.

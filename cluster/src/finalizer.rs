@@ -124,17 +124,17 @@ mod tests {
                 ]),
             ),
         ] {
-            let patch = patch_to_add(&meta(found), OURS).expect("something to do");
-            assert_eq!(serde_json::to_value(&patch).expect("json"), expected);
+            let made = patch_to_add(&meta(found), OURS).expect("something to do");
+            assert_eq!(serde_json::to_value(&made).expect("json"), expected);
         }
     }
 
     #[test]
     fn removing_tests_the_place_that_it_removes() {
-        let patch = patch_to_remove(&meta(Some(&["a/b", OURS])), OURS).expect("something to do");
+        let made = patch_to_remove(&meta(Some(&["a/b", OURS])), OURS).expect("something to do");
         let path = "/metadata/finalizers/1";
         let expected = json!([{"op": "test", "path": path, "value": OURS}, {"op": "remove", "path": path}]);
-        assert_eq!(serde_json::to_value(&patch).expect("json"), expected);
+        assert_eq!(serde_json::to_value(&made).expect("json"), expected);
     }
 
     #[test]

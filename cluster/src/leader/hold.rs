@@ -105,7 +105,7 @@ impl Holder {
         match tokio::time::timeout(self.config.renew_deadline, self.replace(lease, record)).await {
             Ok(Ok(())) => info!(lease = self.config.lease(), "released the lease"),
             Ok(Err(error)) => {
-                warn!(lease = self.config.lease(), error = chain(&error), "cannot release the lease")
+                warn!(lease = self.config.lease(), error = chain(&error), "cannot release the lease");
             }
             Err(_elapsed) => warn!(lease = self.config.lease(), "no answer to the lease's release"),
         }
