@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use rustix::io::Errno;
+
 /// An error of the host.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -21,17 +23,34 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// The error number behind it, if a system call failed.
+    /// What kind of system error is behind it, if one is.
     pub fn kind(&self) -> Option<io::ErrorKind> {
         match self {
             Self::Io { source, .. } => Some(source.kind()),
-            _ => None,
+            Self::Program { .. } | Self::Unexpected { .. } => None,
+        }
+    }
+
+    pub(crate) fn errno(&self) -> Option<Errno> {
+        match self {
+            Self::Io { source, .. } => Errno::from_io_error(source),
+            Self::Program { .. } | Self::Unexpected { .. } => None,
         }
     }
 
     /// Whether it says that something is not there.
     pub fn is_not_found(&self) -> bool {
         self.kind() == Some(io::ErrorKind::NotFound)
+    }
+
+    /// Whether it says that something is there already.
+    pub fn is_already_there(&self) -> bool {
+        self.kind() == Some(io::ErrorKind::AlreadyExists)
+    }
+
+    /// Whether it says that the disk is full.
+    pub fn is_full(&self) -> bool {
+        matches!(self.kind(), Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
     }
 }
 

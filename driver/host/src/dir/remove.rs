@@ -1,0 +1,70 @@
+//! Recursive removal that stays in the tree, whatever was planted there and however deep it goes.
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, renameat, unlinkat};
+use rustix::io::Errno;
+
+use super::{Dir, Mounts};
+use crate::error::{Result, failed};
+
+/// Deeper directories are first moved up, so that neither the stack nor the open files grow with the tree.
+const DEPTH: usize = 32;
+
+impl Dir {
+    /// Removes an entry and all below it. Symlinks are removed, never followed; a mount is an error.
+    pub fn remove_tree(&self, name: &str) -> Result<()> {
+        let mut moved = 0;
+        remove(self, OsStr::new(name), self, name, DEPTH, &mut moved)?;
+        // Each round may move more of them up.
+        let mut next = 0;
+        while next < moved {
+            let deep = deep_name(name, next);
+            remove(self, OsStr::new(&deep), self, name, DEPTH, &mut moved)?;
+            next += 1;
+        }
+        self.sync()
+    }
+}
+
+fn deep_name(name: &str, number: usize) -> String {
+    format!("{name}.deep-{number}")
+}
+
+fn remove(
+    parent: &Dir,
+    name: &OsStr,
+    top: &Dir,
+    top_name: &str,
+    depth: usize,
+    moved: &mut usize,
+) -> Result<()> {
+    let removing = || failed("remove", parent.path.join(name));
+    match unlinkat(parent, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => return Ok(()),
+        // Directories give one or the other, by file system.
+        Err(Errno::ISDIR | Errno::PERM) => {}
+        Err(error) => return Err(removing()(error)),
+    }
+    match unlinkat(parent, name, AtFlags::REMOVEDIR) {
+        Ok(()) => return Ok(()),
+        Err(Errno::NOTEMPTY | Errno::EXIST) => {}
+        Err(error) => return Err(removing()(error)),
+    }
+    if depth == 0 {
+        // A name that a removal cut short left behind is passed over.
+        loop {
+            let deep = deep_name(top_name, *moved);
+            *moved += 1;
+            if !top.has(&deep)? {
+                return renameat(parent, name, top, deep.as_str()).map_err(removing());
+            }
+        }
+    }
+    let dir = parent.dir(Path::new(name), Mounts::Refuse)?;
+    for entry in dir.entries()? {
+        remove(&dir, &entry.name, top, top_name, depth - 1, moved)?;
+    }
+    unlinkat(parent, name, AtFlags::REMOVEDIR).map_err(removing())
+}

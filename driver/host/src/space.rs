@@ -1,0 +1,37 @@
+//! Space: how much a file system has, and taking some of it for a file.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use rustix::fs::{FallocateFlags, fallocate, fstatvfs};
+
+use crate::error::{Result, failed};
+
+/// What a file system has, in bytes and inodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    pub total: u64,
+    /// What an unprivileged user may still take.
+    pub available: u64,
+    pub used: u64,
+    pub inodes: u64,
+    pub inodes_free: u64,
+}
+
+/// Asks the file system that an open file or directory lies on.
+pub fn of(fd: impl AsFd, path: &Path) -> Result<Space> {
+    let found = fstatvfs(fd).map_err(failed("tell the space of", path))?;
+    Ok(Space {
+        total: found.f_blocks.saturating_mul(found.f_frsize),
+        available: found.f_bavail.saturating_mul(found.f_frsize),
+        used: found.f_blocks.saturating_sub(found.f_bfree).saturating_mul(found.f_frsize),
+        inodes: found.f_files,
+        inodes_free: found.f_ffree,
+    })
+}
+
+/// Gives a file this size, with all of its blocks taken now.
+pub fn allocate(file: &File, bytes: u64, path: &Path) -> Result<()> {
+    fallocate(file, FallocateFlags::empty(), 0, bytes).map_err(failed("take the space of", path))
+}
