@@ -1,0 +1,115 @@
+//! Where a `CreateVolume` goes. Pure: from the index and the request to a plan.
+
+use dunnage_csi::v1::{Topology, TopologyRequirement};
+use tonic::Status;
+
+use super::index::{Holder, Index};
+use crate::error::{Error, Result};
+use crate::id::{PoolId, VolumeId};
+
+/// What to do for a `CreateVolume`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// Volumes of this name where they may no longer be. They go first, so that there are never two.
+    pub(crate) remove: Vec<VolumeId>,
+    /// Pools to try, best first: the next one only when the one before is full.
+    pub(crate) pools: Vec<PoolId>,
+}
+
+/// The pools that a request allows, best first; `None` when it allows all.
+pub(crate) fn allowed(requirement: Option<&TopologyRequirement>, key: &str) -> Result<Option<Vec<PoolId>>> {
+    let terms: Vec<_> =
+        requirement.into_iter().flat_map(|asked| asked.preferred.iter().chain(&asked.requisite)).collect();
+    if terms.is_empty() {
+        return Ok(None);
+    }
+    let mut pools = Vec::new();
+    for term in terms {
+        let pool = pool(term, key)?;
+        if !pools.contains(&pool) {
+            pools.push(pool);
+        }
+    }
+    Ok(Some(pools))
+}
+
+/// The one pool that a topology stands for.
+pub(crate) fn pool(topology: &Topology, key: &str) -> Result<PoolId> {
+    match (topology.segments.get(key), topology.segments.len()) {
+        (Some(value), 1) => value.parse(),
+        _ => {
+            let mut keys: Vec<_> = topology.segments.keys().map(String::as_str).collect();
+            keys.sort_unstable();
+            let keys = keys.join(", ");
+            Err(Error::Invalid(format!(
+                "a topology of [{keys}] is asked for, and this driver knows only {key}"
+            )))
+        }
+    }
+}
+
+/// Decides where the volume of this name is to be.
+pub(crate) fn choose(index: &Index, name: &str, allowed: Option<&[PoolId]>) -> Result<Plan> {
+    if !index.settled() {
+        // Not final: the provisioner asks again, and by then the volume is found wherever it is.
+        return Err(Error::Unavailable("the agents of the nodes are not all known yet".to_owned()));
+    }
+    let by_room = || {
+        let mut pools: Vec<_> = index.pools().collect();
+        pools.sort_by(|(a, a_room), (b, b_room)| b_room.cmp(a_room).then(a.cmp(b)));
+        pools.into_iter().map(|(id, _)| id.clone()).collect()
+    };
+    let order: Vec<PoolId> = allowed.map_or_else(by_room, <[_]>::to_vec);
+    let live = |pool: &PoolId| matches!(index.holder(pool), Holder::Live { .. });
+    let mut existing: Vec<VolumeId> = index
+        .pools()
+        .map(|(pool, _)| VolumeId::make(pool, name))
+        .filter(|id| index.has(id) && live(&id.pool()))
+        .collect();
+    let at_home = order.iter().find(|pool| existing.iter().any(|id| id.pool() == **pool)).cloned();
+    if let Some(home) = at_home {
+        existing.retain(|id| id.pool() != home);
+        return Ok(Plan { remove: existing, pools: vec![home] });
+    }
+    let (mut pools, mut reasons) = (Vec::new(), Vec::new());
+    for pool in order {
+        match unusable(index, &pool) {
+            None => pools.push(pool),
+            Some(reason) => reasons.push(reason),
+        }
+    }
+    if pools.is_empty() {
+        return Err(no_pool(reasons));
+    }
+    Ok(Plan { remove: existing, pools })
+}
+
+/// Why a pool cannot take a new volume.
+fn unusable(index: &Index, pool: &PoolId) -> Option<String> {
+    match index.holder(pool) {
+        Holder::Live { fenced: false, .. } => None,
+        Holder::Live { node, fenced: true } => Some(format!("pool {pool} on node {node} is fenced")),
+        Holder::Contested { .. } | Holder::Away { .. } | Holder::Unknown => {
+            index.route(pool).err().map(|error| error.to_string())
+        }
+    }
+}
+
+/// `ResourceExhausted` although an agent that answers no more may hold the volume half made: with `Unavailable` the
+/// provisioner would ask for the same dead node for ever, while this hands the claim back to the scheduler. What was
+/// half made is found and removed by a later call, or shows as an orphan when the node returns.
+fn no_pool(reasons: Vec<String>) -> Error {
+    const SHOWN: usize = 5;
+    let more = reasons.len().saturating_sub(SHOWN);
+    let mut text = reasons.into_iter().take(SHOWN).collect::<Vec<_>>().join("; ");
+    if text.is_empty() {
+        "no node has a pool yet".clone_into(&mut text);
+    }
+    if more > 0 {
+        text = format!("{text}; and {more} more");
+    }
+    Status::resource_exhausted(format!("no pool can take the volume now: {text}")).into()
+}
+
+#[cfg(test)]
+mod tests;

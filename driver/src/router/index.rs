@@ -1,0 +1,320 @@
+//! What the router knows of agents, pools and volumes. Pure: events change it, calls ask it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
+
+use dunnage_csi::agent::pool::State;
+use dunnage_csi::agent::{DescribeResponse, Volume};
+
+use crate::error::{Error, Result};
+use crate::id::{PoolId, VolumeId};
+
+/// The whole picture. Nothing in it must survive the process: it is built again from what the agents say.
+#[derive(Debug, Default)]
+pub(crate) struct Index {
+    agents: BTreeMap<String, Agent>,
+    /// By id, and kept when the agent goes: its volumes exist all the same.
+    pools: BTreeMap<PoolId, Pool>,
+    /// Whether every agent of the first list has been tried, so that what is not known is not there.
+    settled: bool,
+}
+
+#[derive(Debug)]
+struct Agent {
+    link: Link,
+    /// What it said last.
+    said: Option<Said>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Link {
+    /// Not yet tried.
+    New,
+    Up,
+    Down,
+}
+
+#[derive(Debug)]
+struct Said {
+    /// The pool, if it is there and ours.
+    pool: Option<PoolId>,
+    fenced: bool,
+}
+
+#[derive(Debug)]
+struct Pool {
+    /// The node that it was last seen on.
+    node: String,
+    available: u64,
+    volumes: BTreeMap<VolumeId, Volume>,
+    /// What this router's own calls changed and the agent has not told yet.
+    notes: HashMap<VolumeId, Option<Volume>>,
+    /// Two live agents had it unfenced, and not all of them are fenced yet.
+    contested: bool,
+}
+
+/// Who has a pool.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Holder<'a> {
+    /// This node's agent, which answers.
+    Live {
+        node: &'a str,
+        fenced: bool,
+    },
+    /// Agents of several nodes, and nobody has chosen between them.
+    Contested {
+        nodes: Vec<&'a str>,
+    },
+    /// Last this node's agent, which does not answer or no longer has it.
+    Away {
+        node: &'a str,
+    },
+    Unknown,
+}
+
+/// An order to an agent to take no new volumes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Fence {
+    pub(crate) node: String,
+    pub(crate) reason: String,
+}
+
+/// One page of the list of all volumes.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Page {
+    pub(crate) volumes: Vec<(PoolId, Volume)>,
+    pub(crate) next: Option<VolumeId>,
+}
+
+impl Index {
+    /// Takes a new list of the nodes that have an agent.
+    pub(crate) fn announce(&mut self, nodes: &BTreeSet<String>) {
+        self.agents.retain(|node, _| nodes.contains(node));
+        for node in nodes {
+            self.agents.entry(node.clone()).or_insert(Agent { link: Link::New, said: None });
+        }
+        self.review();
+    }
+
+    /// Takes what an agent says, and gives back who has to be fenced because of it.
+    pub(crate) fn describe(&mut self, node: &str, said: DescribeResponse) -> Vec<Fence> {
+        let Some(agent) = self.agents.get_mut(node) else { return Vec::new() };
+        let about = said.pool.unwrap_or_default();
+        let pool = (about.state() == State::Ready).then(|| about.id.parse::<PoolId>().ok()).flatten();
+        agent.link = Link::Up;
+        agent.said = Some(Said { pool: pool.clone(), fenced: about.fenced });
+        if let Some(id) = &pool {
+            // The fenced copy of a pool that somebody chose between has no say about its volumes.
+            let other_has_it = matches!(self.holder(id), Holder::Live { node: holder, .. } if holder != node);
+            if !other_has_it {
+                self.pools.entry(id.clone()).or_insert_with(|| Pool::new(node)).update(
+                    node,
+                    about.available_bytes,
+                    said.volumes,
+                );
+            }
+        }
+        self.review();
+        pool.map(|id| self.fences(&id)).unwrap_or_default()
+    }
+
+    /// Notes that an agent cannot be reached, or no longer.
+    pub(crate) fn lost(&mut self, node: &str) {
+        if let Some(agent) = self.agents.get_mut(node) {
+            agent.link = Link::Down;
+        }
+        self.review();
+    }
+
+    /// Notes that a node's agent is now to be found elsewhere.
+    pub(crate) fn moved(&mut self, node: &str) {
+        if self.is_connected(node) {
+            self.lost(node);
+        }
+    }
+
+    /// Notes a volume that a call through this router has made.
+    pub(crate) fn created(&mut self, id: &VolumeId, volume: Volume) {
+        if let Some(pool) = self.pools.get_mut(&id.pool()) {
+            pool.notes.insert(id.clone(), Some(volume.clone()));
+            pool.volumes.insert(id.clone(), volume);
+        }
+    }
+
+    /// Notes a volume that a call through this router has removed.
+    pub(crate) fn deleted(&mut self, id: &VolumeId) {
+        if let Some(pool) = self.pools.get_mut(&id.pool()) {
+            pool.notes.insert(id.clone(), None);
+            pool.volumes.remove(id);
+        }
+    }
+
+    /// Whether a volume that is not in the index is on no agent that answers.
+    pub(crate) fn settled(&self) -> bool {
+        self.settled
+    }
+
+    pub(crate) fn agents(&self) -> usize {
+        self.agents.len()
+    }
+
+    pub(crate) fn connected(&self) -> usize {
+        self.agents.values().filter(|agent| agent.link == Link::Up).count()
+    }
+
+    pub(crate) fn is_connected(&self, node: &str) -> bool {
+        self.agents.get(node).is_some_and(|agent| agent.link == Link::Up)
+    }
+
+    pub(crate) fn holder(&self, id: &PoolId) -> Holder<'_> {
+        let live = self.live(id);
+        let contested = self.pools.get(id).is_some_and(|pool| pool.contested);
+        let mut unfenced = live.iter().filter(|(_, fenced)| !fenced);
+        match (live.as_slice(), unfenced.next(), unfenced.next()) {
+            ([], ..) => match self.pools.get(id) {
+                Some(pool) => Holder::Away { node: &pool.node },
+                None => Holder::Unknown,
+            },
+            ([(node, fenced)], ..) => Holder::Live { node, fenced: *fenced },
+            // Somebody has lifted the fence of one of them: that one was chosen.
+            (_, Some((node, _)), None) if !contested => Holder::Live { node, fenced: false },
+            _ => Holder::Contested { nodes: live.iter().map(|(node, _)| *node).collect() },
+        }
+    }
+
+    /// The node to ask about a pool, or why there is none.
+    pub(crate) fn route(&self, id: &PoolId) -> Result<&str> {
+        match self.holder(id) {
+            Holder::Live { node, .. } => Ok(node),
+            Holder::Contested { nodes } => Err(Error::Precondition(contested(id, &nodes))),
+            Holder::Away { node } => Err(Error::Unavailable(format!(
+                "pool {id} was last seen on node {node}, whose agent does not answer or no longer has it"
+            ))),
+            Holder::Unknown => Err(Error::Unavailable(format!("no agent has been seen with pool {id}"))),
+        }
+    }
+
+    /// Every pool that was ever seen, with its free bytes.
+    pub(crate) fn pools(&self) -> impl Iterator<Item = (&PoolId, u64)> {
+        self.pools.iter().map(|(id, pool)| (id, pool.available))
+    }
+
+    pub(crate) fn has(&self, id: &VolumeId) -> bool {
+        self.pools.get(&id.pool()).is_some_and(|pool| pool.volumes.contains_key(id))
+    }
+
+    /// The volumes after an id, in the order of their ids; `limit` 0 means all.
+    pub(crate) fn page(&self, after: Option<&VolumeId>, limit: usize) -> Result<Page> {
+        let heard_of = |(node, agent): (&String, &Agent)| {
+            agent.said.is_some() || self.pools.values().any(|pool| pool.node == *node)
+        };
+        let silent = self.agents.iter().filter(|agent| !heard_of(*agent));
+        let silent: Vec<_> = silent.map(|(node, _)| node.as_str()).collect();
+        if !silent.is_empty() {
+            return Err(Error::Unavailable(format!(
+                "the list is not complete: nothing has been heard yet from the agents of {}",
+                names(&silent)
+            )));
+        }
+        // A volume's id begins with its pool's, so that the pools in their order give the volumes in theirs.
+        let start = after.map_or(Bound::Unbounded, |id| Bound::Included(id.pool()));
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut rest = self.pools.range((start, Bound::Unbounded)).flat_map(|(id, pool)| {
+            let later = pool.volumes.iter().filter(move |(volume, _)| match from {
+                Bound::Excluded(after) => *volume > after,
+                _ => true,
+            });
+            later.map(move |(_, volume)| (id.clone(), volume.clone()))
+        });
+        let limit = if limit == 0 { usize::MAX } else { limit };
+        let volumes: Vec<_> = rest.by_ref().take(limit).collect();
+        let more = rest.next().is_some();
+        let last = volumes.last().filter(|_| more).and_then(|(_, volume)| volume.id.parse().ok());
+        Ok(Page { volumes, next: last })
+    }
+
+    /// The agents that answer and have the pool, and whether they are fenced.
+    fn live(&self, id: &PoolId) -> Vec<(&str, bool)> {
+        let has = |agent: &Agent| {
+            let said = agent.said.as_ref().filter(|said| said.pool.as_ref() == Some(id))?;
+            (agent.link == Link::Up).then_some(said.fenced)
+        };
+        self.agents.iter().filter_map(|(node, agent)| Some((node.as_str(), has(agent)?))).collect()
+    }
+
+    fn fences(&self, id: &PoolId) -> Vec<Fence> {
+        if !self.pools.get(id).is_some_and(|pool| pool.contested) {
+            return Vec::new();
+        }
+        let live = self.live(id);
+        let nodes: Vec<_> = live.iter().map(|(node, _)| *node).collect();
+        let unfenced = live.iter().filter(|(_, fenced)| !fenced);
+        unfenced.map(|(node, _)| Fence { node: (*node).to_owned(), reason: contested(id, &nodes) }).collect()
+    }
+
+    /// Draws the conclusions from a change.
+    fn review(&mut self) {
+        if !self.agents.is_empty() && self.agents.values().all(|agent| agent.link != Link::New) {
+            self.settled = true;
+        }
+        let ids: Vec<PoolId> = self.pools.keys().cloned().collect();
+        for id in ids {
+            let live = self.live(&id);
+            let (several, unfenced) = (live.len() > 1, live.iter().filter(|(_, fenced)| !fenced).count());
+            if let Some(pool) = self.pools.get_mut(&id) {
+                // Stays set until all are fenced: one that is fenced before the other was not passed over by choice.
+                pool.contested = several && (unfenced > 1 || (pool.contested && unfenced > 0));
+            }
+        }
+    }
+}
+
+impl Pool {
+    fn new(node: &str) -> Self {
+        Self {
+            node: node.to_owned(),
+            available: 0,
+            volumes: BTreeMap::new(),
+            notes: HashMap::new(),
+            contested: false,
+        }
+    }
+
+    fn update(&mut self, node: &str, available: u64, volumes: Vec<Volume>) {
+        if self.node != node {
+            node.clone_into(&mut self.node);
+            self.notes.clear();
+        }
+        self.available = available;
+        self.volumes = volumes.into_iter().filter_map(|v| Some((v.id.parse().ok()?, v))).collect();
+        // What the agent says may be older than a call that has just ended; a note holds until the agent agrees.
+        let found = &mut self.volumes;
+        self.notes.retain(|id, note| match note {
+            Some(volume) if !found.contains_key(id) => found.insert(id.clone(), volume.clone()).is_none(),
+            None => found.remove(id).is_some(),
+            Some(_) => false,
+        });
+    }
+}
+
+/// Says that a pool is on several nodes, and what to do about it.
+fn contested(id: &PoolId, nodes: &[&str]) -> String {
+    format!(
+        "pool {id} is on several nodes at once ({}), which happens when a disk is copied or shared: \
+         choose the node that keeps it and take it from the others",
+        names(nodes)
+    )
+}
+
+/// Node names for people: not more than anyone would read.
+fn names(nodes: &[&str]) -> String {
+    const SHOWN: usize = 5;
+    let shown = nodes[..nodes.len().min(SHOWN)].join(", ");
+    match nodes.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,250 @@
+use super::*;
+use dunnage_csi::agent;
+
+pub(crate) const A: &str = "aaaaaaaaaaaaaaaa";
+pub(crate) const B: &str = "bbbbbbbbbbbbbbbb";
+pub(crate) const C: &str = "cccccccccccccccc";
+
+pub(crate) fn pool(id: &str) -> PoolId {
+    id.parse().unwrap()
+}
+
+fn volume(pool_id: &str, name: &str) -> Volume {
+    let id = VolumeId::make(&pool(pool_id), name).to_string();
+    Volume { id, name: name.to_owned(), ..Volume::default() }
+}
+
+/// What an agent with a ready pool says.
+pub(crate) fn ready(id: &str, available_bytes: u64, names: &[&str]) -> DescribeResponse {
+    let mut volumes: Vec<_> = names.iter().map(|name| volume(id, name)).collect();
+    volumes.sort_by(|a, b| a.id.cmp(&b.id));
+    let pool =
+        agent::Pool { state: State::Ready.into(), id: id.to_owned(), available_bytes, ..Default::default() };
+    DescribeResponse { pool: Some(pool), volumes, ..DescribeResponse::default() }
+}
+
+pub(crate) fn fenced(mut said: DescribeResponse) -> DescribeResponse {
+    said.pool.as_mut().unwrap().fenced = true;
+    said
+}
+
+fn without_pool(state: State) -> DescribeResponse {
+    let pool = agent::Pool { state: state.into(), ..Default::default() };
+    DescribeResponse { pool: Some(pool), ..DescribeResponse::default() }
+}
+
+/// An index to which these nodes have been announced.
+pub(crate) fn announced(nodes: &[&str]) -> Index {
+    let mut index = Index::default();
+    index.announce(&nodes.iter().map(|node| (*node).to_owned()).collect());
+    index
+}
+
+/// The names of the volumes of a page, in its order.
+fn names_of(page: &Page) -> Vec<&str> {
+    page.volumes.iter().map(|(_, volume)| volume.name.as_str()).collect()
+}
+
+fn all(index: &Index) -> Vec<String> {
+    let mut names: Vec<_> = names_of(&index.page(None, 0).unwrap()).into_iter().map(str::to_owned).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn nothing_is_settled_until_every_agent_of_the_first_list_was_tried() {
+    let mut index = announced(&[]);
+    assert!(!index.settled(), "an empty list tells nothing");
+    index.announce(&["n1".to_owned(), "n2".to_owned()].into());
+    index.describe("n1", ready(A, 1, &[]));
+    assert!(!index.settled());
+    index.lost("n2");
+    assert!(index.settled(), "a dead node must not hold the others up");
+    index.announce(&["n1".to_owned(), "n2".to_owned(), "n3".to_owned()].into());
+    assert!(index.settled(), "a node that joins must not stop the others");
+}
+
+#[test]
+fn a_pool_is_where_the_agent_that_answers_has_it() {
+    let mut index = announced(&["n1", "n2"]);
+    assert_eq!(index.holder(&pool(A)), Holder::Unknown);
+    index.describe("n1", ready(A, 1, &["v"]));
+    assert_eq!(index.holder(&pool(A)), Holder::Live { node: "n1", fenced: false });
+    index.lost("n1");
+    assert_eq!(index.holder(&pool(A)), Holder::Away { node: "n1" });
+    // The disk moves to another machine.
+    index.describe("n2", ready(A, 1, &["v"]));
+    assert_eq!(index.holder(&pool(A)), Holder::Live { node: "n2", fenced: false });
+    index.lost("n2");
+    assert_eq!(index.holder(&pool(A)), Holder::Away { node: "n2" });
+}
+
+#[test]
+fn only_a_pool_that_is_ready_counts() {
+    for state in [
+        State::Unspecified,
+        State::Empty,
+        State::NotEmpty,
+        State::Unavailable,
+        State::NotMounted,
+        State::Foreign,
+        State::NewerFormat,
+        State::Damaged,
+    ] {
+        let mut index = announced(&["n1"]);
+        let mut said = without_pool(state);
+        said.pool.as_mut().unwrap().id = A.to_owned();
+        index.describe("n1", said);
+        assert_eq!(index.holder(&pool(A)), Holder::Unknown, "{state:?}");
+        assert_eq!(index.connected(), 1);
+    }
+}
+
+#[test]
+fn a_pool_whose_disk_is_gone_keeps_its_volumes_in_the_list() {
+    let mut index = announced(&["n1"]);
+    index.describe("n1", ready(A, 1, &["v"]));
+    index.describe("n1", without_pool(State::NotMounted));
+    assert_eq!(index.holder(&pool(A)), Holder::Away { node: "n1" });
+    let refused = index.route(&pool(A)).unwrap_err();
+    assert!(refused.to_string().contains(A) && refused.to_string().contains("n1"), "{refused}");
+    assert_eq!(all(&index), ["v"]);
+}
+
+#[test]
+fn the_list_of_an_agent_that_is_away_is_served() {
+    let mut index = announced(&["n1", "n2"]);
+    index.describe("n1", ready(A, 1, &["v1"]));
+    index.describe("n2", ready(B, 1, &["v2"]));
+    index.lost("n1");
+    assert_eq!(all(&index), ["v1", "v2"]);
+    // Its pod is deleted, and made anew.
+    index.announce(&["n2".to_owned()].into());
+    assert_eq!(all(&index), ["v1", "v2"]);
+    index.announce(&["n1".to_owned(), "n2".to_owned()].into());
+    assert_eq!(all(&index), ["v1", "v2"]);
+    index.describe("n1", ready(A, 1, &["v1", "v3"]));
+    assert_eq!(all(&index), ["v1", "v2", "v3"]);
+}
+
+#[test]
+fn the_list_is_refused_while_an_agent_was_never_heard_of() {
+    let mut index = announced(&["n1", "n2"]);
+    index.describe("n1", ready(A, 1, &["v1"]));
+    index.lost("n2");
+    let refused = index.page(None, 0).unwrap_err();
+    assert!(matches!(&refused, Error::Unavailable(text) if text.contains("n2")), "{refused}");
+}
+
+#[test]
+fn pages_go_through_all_volumes_once_in_the_order_of_their_ids() {
+    let mut index = announced(&["n1", "n2", "n3"]);
+    index.describe("n1", ready(C, 1, &["1", "2", "3"]));
+    index.describe("n2", ready(A, 1, &["4", "5"]));
+    index.describe("n3", ready(B, 1, &[]));
+    for limit in 1..=6 {
+        let (mut after, mut ids) = (None, Vec::new());
+        loop {
+            let page = index.page(after.as_ref(), limit).unwrap();
+            assert!(page.volumes.len() <= limit && !page.volumes.is_empty());
+            ids.extend(page.volumes.into_iter().map(|(_, volume)| volume.id));
+            match page.next {
+                Some(next) => after = Some(next),
+                None => break,
+            }
+        }
+        assert_eq!(ids.len(), 5, "limit {limit}");
+        assert!(ids.is_sorted(), "limit {limit}");
+    }
+}
+
+#[test]
+fn a_page_goes_on_after_a_volume_that_is_gone() {
+    let mut index = announced(&["n1"]);
+    index.describe("n1", ready(A, 1, &["1", "2", "3"]));
+    let first = index.page(None, 1).unwrap();
+    let rest = index.page(first.next.as_ref(), 0).unwrap();
+    index.deleted(first.next.as_ref().unwrap());
+    assert_eq!(index.page(first.next.as_ref(), 0).unwrap(), rest);
+}
+
+#[test]
+fn what_this_routers_calls_changed_holds_until_the_agent_agrees() {
+    let mut index = announced(&["n1"]);
+    index.describe("n1", ready(A, 1, &["old"]));
+    let (old, new) = (VolumeId::make(&pool(A), "old"), volume(A, "new"));
+    index.deleted(&old);
+    index.created(&new.id.parse().unwrap(), new);
+    assert_eq!(all(&index), ["new"]);
+    index.describe("n1", ready(A, 1, &["old"]));
+    assert_eq!(all(&index), ["new"], "a message from before the calls");
+    index.describe("n1", ready(A, 1, &["new"]));
+    assert_eq!(all(&index), ["new"]);
+    index.describe("n1", ready(A, 1, &["old"]));
+    assert_eq!(all(&index), ["old"], "once it has agreed, the agent alone knows");
+}
+
+#[test]
+fn a_pool_on_two_live_nodes_is_refused_on_both_and_both_are_fenced() {
+    let mut index = announced(&["n1", "n2"]);
+    assert_eq!(index.describe("n1", ready(A, 1, &[])), []);
+    let fences = index.describe("n2", ready(A, 1, &[]));
+    assert_eq!(fences.iter().map(|fence| fence.node.as_str()).collect::<Vec<_>>(), ["n1", "n2"]);
+    for fence in fences {
+        assert!(fence.reason.contains("n1, n2") && fence.reason.contains(A), "{}", fence.reason);
+    }
+    assert_eq!(index.holder(&pool(A)), Holder::Contested { nodes: vec!["n1", "n2"] });
+    assert!(matches!(index.route(&pool(A)), Err(Error::Precondition(text)) if text.contains("n1, n2")));
+}
+
+#[test]
+fn of_two_nodes_with_one_pool_neither_is_chosen_by_being_fenced_later() {
+    let mut index = announced(&["n1", "n2"]);
+    index.describe("n1", ready(A, 1, &[]));
+    index.describe("n2", ready(A, 1, &[]));
+    let fences = index.describe("n1", fenced(ready(A, 1, &[])));
+    assert_eq!(fences.iter().map(|fence| fence.node.as_str()).collect::<Vec<_>>(), ["n2"]);
+    assert!(matches!(index.holder(&pool(A)), Holder::Contested { .. }));
+    assert_eq!(index.describe("n2", fenced(ready(A, 1, &[]))), []);
+    assert!(matches!(index.holder(&pool(A)), Holder::Contested { .. }));
+}
+
+#[test]
+fn the_node_whose_fence_is_lifted_has_the_pool_and_its_volumes() {
+    let mut index = announced(&["n1", "n2"]);
+    for said in [ready(A, 1, &[]), fenced(ready(A, 1, &[]))] {
+        index.describe("n1", said.clone());
+        index.describe("n2", said);
+    }
+    assert_eq!(index.describe("n2", ready(A, 1, &["mine"])), []);
+    assert_eq!(index.holder(&pool(A)), Holder::Live { node: "n2", fenced: false });
+    assert_eq!(index.describe("n1", fenced(ready(A, 1, &["theirs"]))), []);
+    assert_eq!(all(&index), ["mine"]);
+    // A change of mind starts over.
+    assert_eq!(index.describe("n1", ready(A, 1, &["theirs"])).len(), 2);
+}
+
+#[test]
+fn a_contest_ends_when_one_of_the_nodes_goes() {
+    let mut index = announced(&["n1", "n2"]);
+    index.describe("n1", ready(A, 1, &[]));
+    index.describe("n2", ready(A, 1, &[]));
+    index.lost("n1");
+    assert_eq!(index.holder(&pool(A)), Holder::Live { node: "n2", fenced: false });
+}
+
+#[test]
+fn an_agent_that_is_no_longer_on_the_list_changes_nothing() {
+    let mut index = announced(&["n1"]);
+    index.announce(&["n2".to_owned()].into());
+    assert_eq!(index.describe("n1", ready(A, 1, &["v"])), []);
+    assert_eq!(index.holder(&pool(A)), Holder::Unknown);
+    index.lost("n1");
+    assert_eq!((index.agents(), index.connected()), (1, 0));
+}
+
+#[test]
+fn a_long_list_of_nodes_is_cut() {
+    assert_eq!(names(&["a", "b"]), "a, b");
+    assert_eq!(names(&["a", "b", "c", "d", "e", "f", "g"]), "a, b, c, d, e and 2 more");
+}
