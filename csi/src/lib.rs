@@ -5,20 +5,38 @@ pub mod tls;
 pub mod uds;
 
 /// CSI 1.12.0.
-#[allow(clippy::pedantic, clippy::clone_on_ref_ptr, unused_qualifications, reason = "generated code")]
+#[allow(
+    clippy::pedantic,
+    clippy::clone_on_ref_ptr,
+    clippy::allow_attributes_without_reason,
+    unused_qualifications,
+    reason = "generated code"
+)]
 pub mod v1 {
     tonic::include_proto!("csi.v1");
     include!(concat!(env!("OUT_DIR"), "/secret_debug.rs"));
 }
 
 /// Kubelet's plugin registration, version v1 (its package has no version in its name).
-#[allow(clippy::pedantic, clippy::clone_on_ref_ptr, unused_qualifications, reason = "generated code")]
+#[allow(
+    clippy::pedantic,
+    clippy::clone_on_ref_ptr,
+    clippy::allow_attributes_without_reason,
+    unused_qualifications,
+    reason = "generated code"
+)]
 pub mod registration {
     tonic::include_proto!("pluginregistration");
 }
 
 /// The services between Dunnage's own parts.
-#[allow(clippy::pedantic, clippy::clone_on_ref_ptr, unused_qualifications, reason = "generated code")]
+#[allow(
+    clippy::pedantic,
+    clippy::clone_on_ref_ptr,
+    clippy::allow_attributes_without_reason,
+    unused_qualifications,
+    reason = "generated code"
+)]
 pub mod agent {
     tonic::include_proto!("dunnage.agent.v1");
 }
