@@ -53,6 +53,56 @@ pub fn is_delayed(class: &StorageClass) -> bool {
     class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer")
 }
 
+/// What is known when it is asked what to do for a claim's UID.
+#[derive(Clone, Copy, Debug)]
+pub struct Standing<'a> {
+    /// The claim, while it is there.
+    pub claim: Option<&'a PersistentVolumeClaim>,
+    /// The class that it names, if there is one.
+    pub class: Option<&'a StorageClass>,
+    /// The name that its volume has or would have.
+    pub volume: &'a str,
+    /// Whether a PersistentVolume of that name is there for this claim.
+    pub saved: bool,
+    /// Whether a call to the driver was begun whose end is not known.
+    pub owed: bool,
+}
+
+/// What to do next for a claim's UID.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Next {
+    Provision,
+    /// Nobody waits for the volume any more, but it may be half made: it is finished, so that it can be deleted.
+    Resume,
+    /// Nothing is owed: whatever was noted can be forgotten.
+    Settle,
+    Leave(&'static str),
+}
+
+/// Chooses; a begun call is followed to its end whatever became of the claim.
+pub fn next(standing: &Standing<'_>, driver: &str) -> Result<Next, Refusal> {
+    if standing.saved {
+        return Ok(Next::Settle);
+    }
+    let Some(claim) = standing.claim else {
+        return Ok(if standing.owed { Next::Resume } else { Next::Settle });
+    };
+    if standing.owed {
+        let bound = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
+        match bound.unwrap_or_default() {
+            "" if claim.metadata.deletion_timestamp.is_some() => return Ok(Next::Resume),
+            "" => {}
+            // Its PersistentVolume was there, so whoever deleted that has taken care of the volume.
+            bound if bound == standing.volume => return Ok(Next::Settle),
+            _ => return Ok(Next::Resume),
+        }
+    }
+    Ok(match decide(claim, standing.class, driver)? {
+        Verdict::Provision => Next::Provision,
+        Verdict::Leave(why) => Next::Leave(why),
+    })
+}
+
 /// Decides on a claim that exists; `class` is the one it names, if there is one.
 pub fn decide(
     claim: &PersistentVolumeClaim,
@@ -162,5 +212,32 @@ mod tests {
     fn the_old_class_annotation_goes_before_the_field() {
         let both = claim(|c| c["metadata"]["annotations"][names::STORAGE_CLASS_BETA] = json!("old"));
         assert_eq!(class_name(&both), Some("old"));
+    }
+
+    #[test]
+    fn a_begun_call_is_followed_to_its_end() {
+        let own = class(true, DRIVER);
+        let chosen = claim(|c| c["metadata"]["annotations"][names::SELECTED_NODE] = json!("n1"));
+        let bare = claim(|_| ());
+        let deleting = claim(|c| c["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"));
+        let ours = claim(|c| c["spec"]["volumeName"] = json!("pvc-1"));
+        let elsewhere = claim(|c| c["spec"]["volumeName"] = json!("by-hand"));
+        let leave = |why| Ok(Next::Leave(why));
+        for (claim, saved, owed, expected) in [
+            (None, false, true, Ok(Next::Resume)),
+            (None, false, false, Ok(Next::Settle)),
+            (None, true, true, Ok(Next::Settle)),
+            (Some(&chosen), false, true, Ok(Next::Provision)),
+            (Some(&chosen), true, true, Ok(Next::Settle)),
+            (Some(&bare), false, true, leave("no node is selected yet")),
+            (Some(&deleting), false, true, Ok(Next::Resume)),
+            (Some(&deleting), false, false, leave("it is being deleted")),
+            (Some(&ours), false, true, Ok(Next::Settle)),
+            (Some(&elsewhere), false, true, Ok(Next::Resume)),
+            (Some(&elsewhere), false, false, leave("it is bound")),
+        ] {
+            let standing = Standing { claim, class: Some(&own), volume: "pvc-1", saved, owed };
+            assert_eq!(next(&standing, DRIVER), expected, "{standing:?}");
+        }
     }
 }

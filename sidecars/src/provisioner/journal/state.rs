@@ -135,6 +135,13 @@ impl State {
         Ok(true)
     }
 
+    /// Puts an entry in that is stored already, whatever the limit.
+    pub fn keep(&mut self, uid: &str, entry: &Entry) {
+        self.take(uid);
+        let (stored, shared) = store(entry);
+        self.put(uid, stored, shared);
+    }
+
     /// Takes an entry out; false when there is none.
     pub fn remove(&mut self, uid: &str) -> bool {
         self.take(uid).is_some()
@@ -198,6 +205,7 @@ impl State {
 }
 
 /// What a Lease's annotations hold.
+#[derive(Debug, Default)]
 pub struct Read {
     pub entries: BTreeMap<String, Entry>,
     /// Keys that this version cannot read.
@@ -206,7 +214,7 @@ pub struct Read {
 
 /// Reads the entries of a Lease.
 pub fn read(annotations: &BTreeMap<String, String>) -> Read {
-    let mut read = Read { entries: BTreeMap::new(), unread: BTreeMap::new() };
+    let mut read = Read::default();
     for (key, text) in annotations {
         let Some(uid) = key.strip_prefix(ENTRY) else { continue };
         match entry(text, annotations) {
@@ -229,9 +237,7 @@ impl From<&Read> for State {
         let size = unread.iter().map(|(key, text)| key.len() + text.len()).sum();
         let mut state = Self { unread, size, ..Self::default() };
         for (uid, entry) in &read.entries {
-            // Whatever the limit: what is there is owed.
-            let (stored, shared) = store(entry);
-            state.put(uid, stored, shared);
+            state.keep(uid, entry);
         }
         state
     }

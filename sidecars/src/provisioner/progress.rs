@@ -1,0 +1,164 @@
+//! What is known in memory about claims that are not done: calls begun, refusals, and waits.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use dunnage_csi::v1::CreateVolumeRequest;
+use tokio::time::Instant;
+
+use super::journal::state::Entry;
+
+/// Longest wait between two times that a claim is handed back to the scheduler.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// What a claim waits for, so that it is woken when that comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Space in the driver's pool.
+    Room,
+    /// A node with the driver and its labels.
+    Place,
+}
+
+/// All claims that something is known about.
+#[derive(Default)]
+pub struct Progress(Mutex<HashMap<String, Item>>);
+
+#[derive(Default)]
+struct Item {
+    owed: Option<Entry>,
+    refused: Option<(Box<CreateVolumeRequest>, Instant)>,
+    wait: Option<Wait>,
+    handed_back: HandedBack,
+}
+
+/// How often a claim has gone back to the scheduler for want of room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct HandedBack {
+    times: u32,
+    not_before: Option<Instant>,
+}
+
+impl HandedBack {
+    /// Whether the claim may go back now; else how long it has to wait.
+    fn attempt(&mut self, now: Instant) -> Result<(), Duration> {
+        match self.not_before {
+            Some(when) if when > now => Err(when - now),
+            _ => {
+                self.times = self.times.saturating_add(1);
+                let pause = Duration::from_secs(1).saturating_mul(1 << self.times.min(16));
+                self.not_before = Some(now + pause.min(LONGEST_PAUSE));
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Progress {
+    /// The call whose end is not known.
+    pub fn owed(&self, uid: &str) -> Option<Entry> {
+        self.items().get(uid)?.owed.clone()
+    }
+
+    /// A call is about to be made.
+    pub fn begin(&self, uid: &str, entry: Entry) {
+        self.items().entry(uid.to_owned()).or_default().owed = Some(entry);
+    }
+
+    /// Nothing was made.
+    pub fn end(&self, uid: &str) {
+        if let Some(item) = self.items().get_mut(uid) {
+            item.owed = None;
+        }
+    }
+
+    /// Nothing needs to be known any more.
+    pub fn forget(&self, uid: &str) {
+        self.items().remove(uid);
+    }
+
+    /// The driver called this request invalid.
+    pub fn refuse(&self, uid: &str, request: CreateVolumeRequest, until: Instant) {
+        self.items().entry(uid.to_owned()).or_default().refused = Some((Box::new(request), until));
+    }
+
+    /// Whether the driver has refused the very same request lately.
+    pub fn is_refused(&self, uid: &str, request: &CreateVolumeRequest, now: Instant) -> bool {
+        let items = self.items();
+        let refused = items.get(uid).and_then(|item| item.refused.as_ref());
+        refused.is_some_and(|(refused, until)| *until > now && **refused == *request)
+    }
+
+    /// Notes what the claim waits for.
+    pub fn wait(&self, uid: &str, wait: Option<Wait>) {
+        let mut items = self.items();
+        match (items.get_mut(uid), wait) {
+            (Some(item), wait) => item.wait = wait,
+            (None, None) => {}
+            (None, wait) => drop(items.insert(uid.to_owned(), Item { wait, ..Item::default() })),
+        }
+    }
+
+    /// The claims that wait for this.
+    pub fn waiting(&self, wait: Wait) -> Vec<String> {
+        let items = self.items();
+        items.iter().filter(|(_, item)| item.wait == Some(wait)).map(|(uid, _)| uid.clone()).collect()
+    }
+
+    /// Whether a claim may go back to the scheduler now; else how long it has to wait.
+    pub fn hand_back(&self, uid: &str, now: Instant) -> Result<(), Duration> {
+        self.items().entry(uid.to_owned()).or_default().handed_back.attempt(now)
+    }
+
+    fn items(&self) -> MutexGuard<'_, HashMap<String, Item>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn going_back_to_the_scheduler_is_free_once_and_then_ever_slower() {
+        let (mut handed_back, start) = (HandedBack::default(), Instant::now());
+        let second = Duration::from_secs(1);
+        assert_eq!(handed_back.attempt(start), Ok(()));
+        assert_eq!(handed_back.attempt(start), Err(2 * second));
+        assert_eq!(handed_back.attempt(start + 2 * second), Ok(()));
+        assert_eq!(handed_back.attempt(start + 3 * second), Err(3 * second));
+        let mut now = start;
+        for _ in 0..40 {
+            now += LONGEST_PAUSE;
+            assert_eq!(handed_back.attempt(now), Ok(()));
+        }
+        assert_eq!(handed_back.attempt(now), Err(LONGEST_PAUSE));
+    }
+
+    #[test]
+    fn only_the_very_same_request_counts_as_refused_and_not_for_ever() {
+        let (progress, now) = (Progress::default(), Instant::now());
+        let request = |value: &str| CreateVolumeRequest {
+            parameters: [("a".to_owned(), value.to_owned())].into(),
+            ..CreateVolumeRequest::default()
+        };
+        progress.refuse("1", request("wrong"), now + Duration::from_secs(10));
+        assert!(progress.is_refused("1", &request("wrong"), now));
+        assert!(!progress.is_refused("1", &request("right"), now));
+        assert!(!progress.is_refused("2", &request("wrong"), now));
+        assert!(!progress.is_refused("1", &request("wrong"), now + Duration::from_secs(11)));
+    }
+
+    #[test]
+    fn claims_are_found_by_what_they_wait_for() {
+        let progress = Progress::default();
+        progress.wait("1", Some(Wait::Room));
+        progress.wait("2", Some(Wait::Place));
+        assert_eq!(progress.waiting(Wait::Room), ["1"]);
+        progress.wait("1", None);
+        assert!(progress.waiting(Wait::Room).is_empty());
+        progress.forget("2");
+        assert!(progress.waiting(Wait::Place).is_empty());
+    }
+}
