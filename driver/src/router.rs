@@ -77,7 +77,7 @@ pub async fn serve(
 
     let socket =
         uds::listen(&endpoint).map_err(|source| Error::Listen { endpoint: endpoint.clone(), source })?;
-    let server = Server::builder()
+    let serving = Server::builder()
         .add_service(IdentityServer::new(RouterIdentity {
             driver: driver_name.clone(),
             agents: agents.clone(),
@@ -96,7 +96,7 @@ pub async fn serve(
         tokio::time::sleep(GRACE).await;
     };
     tokio::select! {
-        served = server => served.map_err(|source| Error::Serve { endpoint, source }),
+        result = serving => result.map_err(|source| Error::Serve { endpoint, source }),
         () = late => Ok(()),
     }
 }

@@ -244,8 +244,8 @@ impl Follower {
 /// Doubles up to a limit; `random` takes off up to half, so that the agents of a restarted router do not come in step.
 fn back_off(failures: u32, random: u64) -> Duration {
     let full = BACK_OFF.saturating_mul(1 << failures.saturating_sub(1).min(10)).min(MAX_BACK_OFF);
-    let part = u32::try_from(random % 512).unwrap_or(0);
-    full - full * part / 1024
+    let kept = 1024 - u32::try_from(random % 512).unwrap_or(0);
+    full * kept / 1024
 }
 
 #[cfg(test)]

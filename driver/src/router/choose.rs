@@ -35,17 +35,13 @@ pub(crate) fn allowed(requirement: Option<&TopologyRequirement>, key: &str) -> R
 
 /// The one pool that a topology stands for.
 pub(crate) fn pool(topology: &Topology, key: &str) -> Result<PoolId> {
-    match (topology.segments.get(key), topology.segments.len()) {
-        (Some(value), 1) => value.parse(),
-        _ => {
-            let mut keys: Vec<_> = topology.segments.keys().map(String::as_str).collect();
-            keys.sort_unstable();
-            let keys = keys.join(", ");
-            Err(Error::Invalid(format!(
-                "a topology of [{keys}] is asked for, and this driver knows only {key}"
-            )))
-        }
+    if let (Some(value), 1) = (topology.segments.get(key), topology.segments.len()) {
+        return value.parse();
     }
+    let mut keys: Vec<_> = topology.segments.keys().map(String::as_str).collect();
+    keys.sort_unstable();
+    let keys = keys.join(", ");
+    Err(Error::Invalid(format!("a topology of [{keys}] is asked for, and this driver knows only {key}")))
 }
 
 /// Decides where the volume of this name is to be.

@@ -116,15 +116,16 @@ fn what_an_unreachable_agent_holds_does_not_stop_anyone() {
 /// `ResourceExhausted` gives the claim back to the scheduler; `Unavailable` would wait for this very pool.
 #[test]
 fn a_pool_that_cannot_take_it_hands_the_claim_back_and_says_why() {
-    let away = |index: &mut Index| index.lost("na");
-    let fence = |index: &mut Index| drop(index.describe("na", fenced(ready(A, 20, &[]))));
-    let twice = |index: &mut Index| drop(index.describe("nb", ready(A, 20, &[])));
-    let gone = |index: &mut Index| index.announce(&["nb".to_owned()].into());
-    let cases: [(&dyn Fn(&mut Index), &str, Option<&[&str]>); 4] = [
-        (&away, "last seen on node na", Some(&[B])),
-        (&fence, "node na is fenced", Some(&[B])),
-        (&twice, "several nodes at once (na, nb)", None),
-        (&gone, "last seen on node na", Some(&[B])),
+    type Change = fn(&mut Index);
+    let away: Change = |index| index.lost("na");
+    let fence: Change = |index| drop(index.describe("na", fenced(ready(A, 20, &[]))));
+    let twice: Change = |index| drop(index.describe("nb", ready(A, 20, &[])));
+    let gone: Change = |index| index.announce(&["nb".to_owned()].into());
+    let cases: [(Change, &str, Option<&[&str]>); 4] = [
+        (away, "last seen on node na", Some(&[B])),
+        (fence, "node na is fenced", Some(&[B])),
+        (twice, "several nodes at once (na, nb)", None),
+        (gone, "last seen on node na", Some(&[B])),
     ];
     for (change, reason, expected) in cases {
         let mut index = three();
