@@ -1,5 +1,4 @@
 //! The harness itself, against the programs it starts.
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::time::Duration;
 
