@@ -56,11 +56,7 @@ pub enum Invalid {
 pub fn validate(backend: &StorageBackend, kubelet_dirs: &[String]) -> Result<(), Invalid> {
     let driver = defaults::driver_name(backend);
     let Some((path, _)) = defaults::pool(&backend.spec) else {
-        let member = match backend.spec.type_ {
-            BackendType::Directory => "directory",
-            BackendType::LoopFile => "loopFile",
-        };
-        return Err(Invalid::MemberMissing(backend.spec.type_.as_str(), member));
+        return Err(Invalid::MemberMissing(backend.spec.type_.as_str(), backend.spec.type_.member()));
     };
     for kubelet_dir in kubelet_dirs {
         let limit = driver_name_limit(kubelet_dir);

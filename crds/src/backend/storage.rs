@@ -24,6 +24,14 @@ impl BackendType {
             Self::LoopFile => "LoopFile",
         }
     }
+
+    /// The member of the spec with the settings of the type.
+    pub fn member(self) -> &'static str {
+        match self {
+            Self::Directory => "directory",
+            Self::LoopFile => "loopFile",
+        }
+    }
 }
 
 /// Volumes that are directories under `path`.
