@@ -1,3 +1,8 @@
 //! The CSI sidecars, one module a role, on one shared runtime.
 
+pub mod attacher;
+pub mod discovery;
+pub mod flags;
 pub mod provisioner;
+pub mod registrar;
+pub mod runtime;
