@@ -50,7 +50,7 @@ detach_loops() {
       fi
     done < <(losetup --list --noheadings --output NAME,BACK-INO,BACK-MAJ:MIN)
   done
-  for name in "${found[@]}"; do losetup --detach "$name" || true; done
+  for name in "${found[@]}"; do losetup --detach "$name" 2>/dev/null || true; done
 }
 
 # Ready must be news of this start: an object from before a power loss still says Ready.

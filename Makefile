@@ -1,0 +1,50 @@
+# The front door. `make` shows what there is.
+
+.DEFAULT_GOAL := help
+.PHONY: help demo demo-keep test lint test-unit test-driver test-control-plane test-system test-conformance bench image clean clean-cache
+
+# Cargo profile of the image: `release` to publish it, `fast` (built in half the time) for tests and the demo.
+PROFILE ?= release
+
+help: ## Show this
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## Show the main job on an embedded cluster, or on yours: CONTEXT=name LOAD=kind|k3s|microk8s|ctr|none
+	@PROFILE=fast tests/demo/demo.sh
+
+demo-keep: ## The same, leaving the cluster up
+	@PROFILE=fast KEEP=1 tests/demo/demo.sh
+
+test: ## Run all of the following up to test-system (as root; an hour the first time, then minutes)
+	@tests/all
+
+lint: ## Check format, lints, dependency rules and scripts
+	@tests/report lint tests/lint
+
+test-unit: ## Unit, table and golden tests, and the chart's
+	@tests/report test-unit tests/unit
+
+test-driver: ## The driver as root on loop devices, with csi-sanity
+	@tests/report test-driver tests/driver/run
+
+test-control-plane: ## Operator and sidecars against a real API server, etcd and controller manager
+	@tests/report test-control-plane cargo test --locked --no-fail-fast -p dunnage-harness -p dunnage-tests-control-plane
+
+test-system: ## The whole on an embedded cluster of two nodes, with power cuts
+	@tests/report test-system tests/system/run
+
+test-conformance: ## The Kubernetes storage suite against each engine (not part of `make test`)
+	@tests/report test-conformance tests/conformance/run.sh
+
+bench: ## Measure speed and memory, side by side with the upstream sidecars
+	@tests/bench/run
+
+image: ## Make dist/dunnage-image.tar, an OCI image, without a container engine
+	@cargo xtask image --profile $(PROFILE)
+
+clean: ## Remove what was built here
+	cargo clean
+	rm -rf dist
+
+clean-cache: ## Remove the tests' programs and packages, which take minutes to make again
+	rm -rf $${XDG_CACHE_HOME:-$$HOME/.cache}/dunnage/*-[0-9a-f]*[0-9a-f] $${XDG_CACHE_HOME:-$$HOME/.cache}/dunnage/packages
