@@ -1,14 +1,10 @@
-{{- define "dunnage.name" -}}
-{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
-{{- end -}}
-
 {{- define "dunnage.fullname" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
-{{- else if contains (include "dunnage.name" .) .Release.Name -}}
+{{- else if contains .Chart.Name .Release.Name -}}
 {{- .Release.Name | trunc 40 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name (include "dunnage.name" .) | trunc 40 | trimSuffix "-" -}}
+{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 40 | trimSuffix "-" -}}
 {{- end -}}
 {{- end -}}
 
@@ -34,7 +30,7 @@
 {{- end -}}
 
 {{- define "dunnage.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "dunnage.name" . }}
+app.kubernetes.io/name: {{ .Chart.Name }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: operator
 {{- end -}}
