@@ -29,7 +29,7 @@ measure() {
 
 trap 'cluster down' EXIT
 cluster up --nodes 2 >&2
-cluster load "$root"/dist/dunnage*.tar >&2
+cluster load "$root/dist/dunnage-image.tar" >&2
 cluster exec helm install dunnage "$root/helm/dunnage" --namespace dunnage-system --create-namespace --wait --timeout 3m >&2
 cluster kubectl apply -f "$root/tests/bench/backend.yaml" >&2
 cluster kubectl wait storagebackend/bench --for=condition=Ready --timeout=3m >&2

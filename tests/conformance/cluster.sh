@@ -10,7 +10,7 @@ cluster_up() {
   make -C "$root" image >&2
   "$here/images.sh" "$bin" "$root/dist/conformance/images" >&2
   cluster up --nodes 2 >&2
-  for archive in "$root"/dist/dunnage*.tar "$root"/dist/conformance/images/*.tar; do
+  for archive in "$root/dist/dunnage-image.tar" "$root"/dist/conformance/images/*.tar; do
     cluster load "$archive" >&2
   done
   kubeconfig=$(cluster kubeconfig)

@@ -2,8 +2,8 @@
 # Shows the main job on a real Kubernetes cluster: from `helm install` to a pod with its data, and back to nothing.
 #
 #   tests/demo/demo.sh           on an embedded cluster of two nodes, which it builds, starts and removes
-#   tests/demo/demo.sh --keep    stops before the removal and leaves everything up
 #
+#   KEEP=1                       stops before the removal and leaves everything up
 #   CONTEXT=name                 uses that kubectl context instead. What is merely the current context is never used.
 #   LOAD=kind|k3s|microk8s|ctr|none    with CONTEXT: how the image gets to the nodes
 #   IMAGE=name:tag               with LOAD=none: the image as the nodes know it
@@ -16,7 +16,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 scratch=$(mktemp -d)
 keep=false
-[[ ${1:-} == --keep ]] && keep=true
+[[ -z ${KEEP:-} ]] || keep=true
 begun=$(date +%s%N)
 
 # shellcheck source=tests/demo/lib.sh
@@ -65,9 +65,8 @@ make_image() {
     return
   fi
   with_progress "building the image (the first time takes some minutes)" make -C "$root" image
-  archive=$(find "$root/dist" -maxdepth 1 -name 'dunnage*.tar' | sort | tail -n 1)
-  [[ -n $archive ]] || die "make image left no archive in dist/"
-  say "$(basename "$archive"): $(du -h "$archive" | cut -f1)"
+  archive=$root/dist/dunnage-image.tar
+  say "dist/dunnage-image.tar: $(du -h "$archive" | cut -f1)"
 }
 
 start_cluster() {
