@@ -31,13 +31,13 @@ test-control-plane: ## Operator and sidecars against a real API server, etcd and
 	@tests/report test-control-plane cargo test --locked --no-fail-fast -p dunnage-harness -p dunnage-tests-control-plane
 
 test-system: ## The whole on an embedded cluster of two nodes, with power cuts
-	@tests/report test-system tests/system/run
+	@tests/report test-system sh -c 'tests/cluster/test && tests/system/run'
 
 test-conformance: ## The Kubernetes storage suite against each engine (not part of `make test`)
 	@tests/report test-conformance tests/conformance/run.sh
 
 bench: ## Measure speed and memory, side by side with the upstream sidecars
-	@tests/bench/run
+	@tests/bench/bench.sh
 
 image: ## Make dist/dunnage-image.tar, an OCI image, without a container engine
 	@cargo xtask image --profile $(PROFILE)
