@@ -100,3 +100,6 @@ pub async fn serve(
         () = late => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests;
