@@ -109,16 +109,13 @@ fn at_no_moment_two_parts_meet_that_do_not_trust_each_other() {
     assert!(rotations >= 4, "{rotations} rotations in thirty years");
 }
 
-fn fake_advance(authority: Option<Authority>, step: AuthorityStep, now: Timestamp) -> Authority {
+fn fake_advance(known: Option<Authority>, step: AuthorityStep, now: Timestamp) -> Authority {
     let fresh = pair(&now.to_string());
-    match (step, authority) {
+    match (step, known) {
         (AuthorityStep::AddNext, Some(authority)) => Authority { next: Some(fresh), since: now, ..authority },
-        (AuthorityStep::Create | AuthorityStep::AddNext, _) | (_, None) => Authority {
-            current: fresh,
-            not_after: now + AUTHORITY_LIFE,
-            since: now,
-            ..super::tests::authority()
-        },
+        (AuthorityStep::Create | AuthorityStep::AddNext, _) | (_, None) => {
+            Authority { current: fresh, not_after: now + AUTHORITY_LIFE, since: now, ..authority() }
+        }
         (step, authority) => advance("b", authority, step, None, now).expect("no key is made").expect("kept"),
     }
 }

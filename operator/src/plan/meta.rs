@@ -13,7 +13,7 @@ use super::View;
 pub const BACKEND: &str = "dunnage.dev/backend";
 /// The label that tells controller and node plugin apart.
 pub const COMPONENT: &str = "dunnage.dev/component";
-/// The label that tells the pods of several DaemonSets of a backend apart.
+/// The label that tells the pods of several `DaemonSet` objects of a backend apart.
 pub(super) const DAEMON_SET: &str = "dunnage.dev/daemon-set";
 
 /// The two kinds of pods of a backend.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use dunnage_crds::conditions::problems;
 use jiff::SignedDuration;
 
 use super::record::is_pool_id;
@@ -124,7 +125,7 @@ fn dispute(inputs: &Inputs<'_>, decision: &mut Decision, pool: &str, nodes: &[St
             };
             let message =
                 format!("pool {pool} is on several nodes at once ({all}), new volumes are refused; {remedy}");
-            decision.problems.insert(node.clone(), Problem { reason: "PoolDuplicated", message });
+            decision.problems.insert(node.clone(), Problem { reason: problems::POOL_DUPLICATE, message });
         } else {
             adopt(inputs, decision, pool, node);
         }
@@ -184,20 +185,22 @@ fn missing(node: &str, pool: &str, agent: &Described) -> Problem {
          start a new pool: empty the path, then kubectl annotate sb/BACKEND {}={node}",
         super::NEW_POOL
     );
-    Problem { reason: "PoolMissing", message }
+    Problem { reason: problems::POOL_MISSING, message }
 }
 
 fn obstacle(node: &str, state: State, agent: &Described) -> Problem {
     let (reason, remedy) = match state {
         State::NotEmpty => {
-            ("PoolPathNotEmpty", "move the files away, or give the backend an empty directory")
+            (problems::POOL_NOT_EMPTY, "move the files away, or give the backend an empty directory")
         }
-        State::NotMounted => ("PoolNotMounted", "mount the disk there"),
-        State::Foreign => ("PoolForeign", "mount the right disk, or remove that backend's data"),
-        State::NewerFormat => ("PoolNewerFormat", "upgrade Dunnage"),
-        State::Damaged => ("PoolDamaged", "restore the pool's marker from a backup, or empty the path"),
+        State::NotMounted => (problems::POOL_NOT_MOUNTED, "mount the disk there"),
+        State::Foreign => (problems::POOL_FOREIGN, "mount the right disk, or remove that backend's data"),
+        State::NewerFormat => (problems::POOL_NEWER_FORMAT, "upgrade Dunnage"),
+        State::Damaged => {
+            (problems::POOL_DAMAGED, "restore the pool's marker from a backup, or empty the path")
+        }
         State::Unavailable | State::Empty | State::Ready => {
-            ("PoolUnavailable", "make it a readable directory")
+            (problems::POOL_UNAVAILABLE, "make it a readable directory")
         }
     };
     let said = if agent.message.is_empty() { "it cannot be used" } else { &agent.message };
@@ -227,7 +230,7 @@ fn absent(inputs: &Inputs<'_>, decision: &mut Decision, holders: &BTreeMap<Strin
                 if inputs.wishes.new_pools.contains(&entry.node) {
                     entry.phase = Phase::Retired;
                 } else {
-                    let problem = Problem { reason: "PoolMissing", message };
+                    let problem = Problem { reason: problems::POOL_MISSING, message };
                     decision.problems.entry(entry.node.clone()).or_insert(problem);
                 }
             }
@@ -273,7 +276,7 @@ fn labels(inputs: &Inputs<'_>, decision: &mut Decision) {
                 decision
                     .problems
                     .entry(node.clone())
-                    .or_insert(Problem { reason: "StaleTopologyLabel", message });
+                    .or_insert(Problem { reason: problems::TOPOLOGY_STALE, message });
             }
         }
     }

@@ -98,7 +98,7 @@ fn a_new_node_gets_an_id_on_record_before_its_pool() {
 #[test]
 fn what_keeps_a_path_from_being_a_pool_is_said_with_a_remedy() {
     for (state, reason, remedy) in [
-        (State::NotEmpty, "PoolPathNotEmpty", "empty directory"),
+        (State::NotEmpty, "PoolNotEmpty", "empty directory"),
         (State::NotMounted, "PoolNotMounted", "mount the disk"),
         (State::Foreign, "PoolForeign", "right disk"),
         (State::NewerFormat, "PoolNewerFormat", "upgrade"),
@@ -193,7 +193,7 @@ fn a_label_is_cleared_only_when_its_pool_is_elsewhere_or_given_up() {
         (world.clone().entry(P1, "b", Phase::Active), true, None),
         (world.clone().entry(P1, "a", Phase::Retired), true, None),
         (world.clone().entry(P1, "a", Phase::Active), false, Some("PoolMissing")),
-        (world.clone(), false, Some("StaleTopologyLabel")),
+        (world.clone(), false, Some("TopologyStale")),
         (world.clone().labelled("a", P2), false, None),
     ] {
         let decision = record.decide();
@@ -217,7 +217,7 @@ fn the_same_pool_on_two_nodes_is_fenced_on_both_until_a_person_chooses() {
         .agent("a", State::Ready, P1)
         .agent("b", State::Ready, P1);
     let decision = world.decide();
-    assert_eq!(world.reasons(), owned(&[("a", "PoolDuplicated"), ("b", "PoolDuplicated")]));
+    assert_eq!(world.reasons(), owned(&[("a", "PoolDuplicate"), ("b", "PoolDuplicate")]));
     assert!(decision.fences.iter().all(|fence| fence.fenced) && decision.fences.len() == 2);
     assert_eq!(decision.record, world.record, "the record does not change sides by itself");
 
@@ -228,7 +228,7 @@ fn the_same_pool_on_two_nodes_is_fenced_on_both_until_a_person_chooses() {
 
     world.wishes.owners.insert(P1.into(), "b".into());
     let chosen = world.decide();
-    assert_eq!(world.reasons(), owned(&[("a", "PoolDuplicated")]));
+    assert_eq!(world.reasons(), owned(&[("a", "PoolDuplicate")]));
     assert_eq!(chosen.fences, [Fence { node: "b".into(), fenced: false, reason: String::new() }]);
     assert_eq!(chosen.record[P1].node, "b");
 
