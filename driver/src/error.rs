@@ -23,6 +23,8 @@ pub enum Error {
     Busy { id: String },
     #[error("not enough space: {wanted} bytes wanted, {free} bytes free")]
     Full { wanted: u64, free: u64 },
+    #[error("pool {pool} is not among the topologies that are asked for")]
+    Unreachable { pool: String },
     /// The state of the world forbids it; the text says what has to change first.
     #[error("{0}")]
     Precondition(String),

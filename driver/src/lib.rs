@@ -1,8 +1,18 @@
 //! The CSI driver: identity, controller and node services, the router, and the storage engines.
 
+mod capability;
+mod engine;
 pub mod error;
 pub mod id;
+mod locks;
+pub mod node;
+mod pool;
+mod record;
 pub mod router;
+mod size;
 mod status;
+pub mod steps;
+mod store;
 
+pub use engine::EngineKind;
 pub use status::chain;

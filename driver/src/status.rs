@@ -13,7 +13,7 @@ impl Error {
             Self::Conflict { .. } => Code::AlreadyExists,
             Self::NoSuchVolume { .. } | Self::NoSuchNode { .. } => Code::NotFound,
             Self::Busy { .. } | Self::Aborted(_) => Code::Aborted,
-            Self::Full { .. } => Code::ResourceExhausted,
+            Self::Full { .. } | Self::Unreachable { .. } => Code::ResourceExhausted,
             Self::Precondition(_) => Code::FailedPrecondition,
             Self::Unavailable(_) => Code::Unavailable,
             Self::PermissionDenied(_) => Code::PermissionDenied,

@@ -53,6 +53,12 @@ impl AsFd for Dir {
     }
 }
 
+impl From<Dir> for OwnedFd {
+    fn from(dir: Dir) -> Self {
+        dir.fd
+    }
+}
+
 impl Dir {
     /// Opens a directory that an administrator named: the only place where symlinks are followed.
     pub fn open(path: &Path) -> Result<Self> {

@@ -14,3 +14,8 @@ mod sys;
 pub mod usage;
 
 pub use error::{Error, Result};
+
+/// The running kernel's release, such as 6.12.0.
+pub fn kernel_release() -> String {
+    rustix::system::uname().release().to_string_lossy().into_owned()
+}

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result, failed};
@@ -119,12 +120,21 @@ impl LoopDevice {
 
     /// Lets the device grow to its image's size.
     pub fn take_size_of_image(&self) -> Result<()> {
-        sys::loop_set_capacity(&self.file).map_err(failed("set the size of", &self.path))
+        let before = self.size()?;
+        sys::loop_set_capacity(&self.file).map_err(failed("set the size of", &self.path))?;
+        if self.size()? > before {
+            return Ok(());
+        }
+        Err(Error::Unexpected { path: self.path.clone(), problem: "does not grow with its image".into() })
     }
 
-    pub fn is_read_only(&self) -> Result<bool> {
-        let info = sys::loop_status(&self.file).map_err(failed("look at", &self.path))?;
-        Ok(info.flags & sys::READ_ONLY != 0)
+    /// Whether it is mounted, be it in another mount namespace: only one holder can have it for itself.
+    pub fn is_in_use(&self) -> Result<bool> {
+        match rustix::fs::open(&self.path, OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(_) => Ok(false),
+            Err(Errno::BUSY) => Ok(true),
+            Err(error) => Err(failed("open", &self.path)(error)),
+        }
     }
 
     fn open(number: u32) -> Result<Option<Self>> {

@@ -1,13 +1,17 @@
 //! The kernel's list of mounts, as `/proc/self/mountinfo` has it.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::error::{Error, Result, failed};
 
-/// Where the kernel lists this process's mounts; it can be polled for changes.
-pub const PATH: &str = "/proc/self/mountinfo";
+/// Where the kernel lists this process's mounts.
+const PATH: &str = "/proc/self/mountinfo";
 
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +32,23 @@ pub fn read() -> Result<Vec<Mount>> {
     let text = std::fs::read(PATH).map_err(failed("read", PATH))?;
     parse(&text)
         .map_err(|line| Error::Unexpected { path: PATH.into(), problem: format!("strange line {line:?}") })
+}
+
+/// Tells when the list changes.
+#[derive(Debug)]
+pub struct Watch(File);
+
+impl Watch {
+    pub fn open() -> Result<Self> {
+        File::open(PATH).map(Self).map_err(failed("open", PATH))
+    }
+
+    /// Waits for a change since the last call; `false` when there was none for so long.
+    pub fn changed(&self, limit: Duration) -> Result<bool> {
+        let limit = Timespec::try_from(limit).ok();
+        let mut watched = [PollFd::new(&self.0, PollFlags::PRI | PollFlags::ERR)];
+        Ok(poll(&mut watched, limit.as_ref()).map_err(failed("watch", PATH))? > 0)
+    }
 }
 
 /// Parses the list; the error is the line that makes no sense.

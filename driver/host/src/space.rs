@@ -35,3 +35,8 @@ pub fn of(fd: impl AsFd, path: &Path) -> Result<Space> {
 pub fn allocate(file: &File, bytes: u64, path: &Path) -> Result<()> {
     fallocate(file, FallocateFlags::empty(), 0, bytes).map_err(failed("take the space of", path))
 }
+
+/// Makes a file's content and size durable.
+pub fn sync(file: &File, path: &Path) -> Result<()> {
+    file.sync_all().map_err(failed("sync", path))
+}

@@ -13,7 +13,6 @@ const LOOP_SET_CAPACITY: Opcode = 0x4c07;
 const LOOP_CONFIGURE: Opcode = 0x4c0a;
 const LOOP_CTL_GET_FREE: Opcode = 0x4c82;
 
-pub(crate) const READ_ONLY: u32 = 1;
 pub(crate) const AUTOCLEAR: u32 = 4;
 pub(crate) const DIRECT_IO: u32 = 16;
 
@@ -29,7 +28,7 @@ pub(crate) struct LoopInfo {
     number: u32,
     encrypt_type: u32,
     encrypt_key_size: u32,
-    pub(crate) flags: u32,
+    flags: u32,
     file_name: [u8; 64],
     crypt_name: [u8; 64],
     encrypt_key: [u8; 32],

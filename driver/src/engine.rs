@@ -1,0 +1,74 @@
+//! How a volume's data lie in the pool and reach a pod: one engine a pool.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use dunnage_host::dir::Dir;
+use dunnage_host::mount::Place;
+use dunnage_host::mountinfo::Mount;
+use dunnage_host::space::Space;
+
+use crate::capability::Capability;
+use crate::error::Result;
+use crate::id::VolumeId;
+use crate::record::{Content, Record};
+use crate::size::Sizes;
+use crate::store::{Store, Volume};
+
+mod directory;
+mod loop_file;
+
+/// The engines there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EngineKind {
+    /// A directory a volume; sizes are kept in the books alone.
+    Directory,
+    /// An image file a volume, on a loop device.
+    LoopFile,
+}
+
+impl EngineKind {
+    pub(crate) fn engine(self) -> Arc<dyn Engine> {
+        match self {
+            Self::Directory => Arc::new(directory::Directory::default()),
+            Self::LoopFile => Arc::new(loop_file::LoopFile),
+        }
+    }
+}
+
+/// What an engine does. Everything is idempotent, and done under the volume's lock.
+pub(crate) trait Engine: fmt::Debug + Send + Sync {
+    /// Why a volume can grow beyond its size, and what to do; empty when it cannot.
+    fn limits_message(&self) -> &'static str;
+
+    /// What a volume for this capability consists of, or why it cannot be.
+    fn content(&self, capability: &Capability) -> Result<Content>;
+
+    fn sizes(&self, content: Content) -> Sizes;
+
+    /// Bytes that volumes were promised and do not take up yet.
+    fn promised(&self, records: &BTreeMap<VolumeId, Record>) -> u64;
+
+    /// Makes the data of a new volume beside its record-to-be.
+    fn make(&self, dir: &Dir, record: &Record) -> Result<()>;
+
+    /// Makes the volume usable on this node, mounted at `staging` if the engine needs that.
+    fn stage(&self, volume: &mut Volume, staging: &Place, capability: &Capability) -> Result<()>;
+
+    /// The open directory that pods get to see.
+    fn source(&self, volume: &Volume, staging: &Place) -> Result<OwnedFd>;
+
+    /// All mounts of the volume's data.
+    fn mounts(&self, volume: &Volume) -> Result<Vec<Mount>>;
+
+    /// Lets go of what staging holds, once nothing is mounted; `false` when somebody else still holds it.
+    fn release(&self, volume: &Volume) -> Result<bool>;
+
+    /// How full the volume is.
+    fn stats(&self, volume: &Volume, published: &Place) -> Result<Space>;
+
+    /// Work to do now and then.
+    fn tick(&self, store: &Arc<Store>);
+}

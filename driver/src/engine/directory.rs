@@ -1,0 +1,200 @@
+//! A directory a volume: nothing to attach, nothing to format, and no limit but the books.
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use dunnage_host::dir::{Dir, Mounts};
+use dunnage_host::mount::Place;
+use dunnage_host::mountinfo::{self, Mount};
+use dunnage_host::space::Space;
+use dunnage_host::usage::{Usage, measure};
+use tracing::debug;
+
+use crate::capability::Capability;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::id::VolumeId;
+use crate::record::{Content, Record};
+use crate::size::Sizes;
+use crate::status::chain;
+use crate::store::{Store, VOLUMES, Volume};
+
+const DATA: &str = "data";
+
+/// Counting a volume's files is dear: it is done at most this often, and takes at most a twentieth of the time.
+const FRESH: Duration = Duration::from_secs(60);
+const SHARE: u32 = 20;
+
+/// The engine, with what its volumes were last seen to take up.
+#[derive(Debug, Default)]
+pub(crate) struct Directory {
+    seen: Mutex<HashMap<VolumeId, Seen>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    usage: Usage,
+    at: Instant,
+    took: Duration,
+}
+
+impl Seen {
+    fn is_fresh(&self) -> bool {
+        self.at.elapsed() < FRESH.max(self.took * SHARE)
+    }
+}
+
+impl Directory {
+    fn seen(&self) -> MutexGuard<'_, HashMap<VolumeId, Seen>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the volume takes up, counted now unless that was done a moment ago.
+    fn usage(&self, volume: &Volume) -> Result<Usage> {
+        let known = self.seen().get(volume.id()).copied();
+        if let Some(seen) = known.filter(Seen::is_fresh) {
+            return Ok(seen.usage);
+        }
+        let start = Instant::now();
+        let usage = measure(&data(volume)?)?;
+        let seen = Seen { usage, at: Instant::now(), took: start.elapsed() };
+        self.seen().insert(volume.id().clone(), seen);
+        Ok(usage)
+    }
+}
+
+fn data(volume: &Volume) -> Result<Dir> {
+    Ok(volume.dir.dir(DATA, Mounts::Refuse)?)
+}
+
+impl Engine for Directory {
+    fn limits_message(&self) -> &'static str {
+        "sizes of Directory volumes are accounted for but not enforced: a pod can write more than its claim asks \
+         for; use type LoopFile for hard limits"
+    }
+
+    fn content(&self, capability: &Capability) -> Result<Content> {
+        if !capability.fs_type.is_empty() {
+            return Err(Error::Invalid(format!(
+                "fs type {:?} is not possible: a Directory volume lies on the pool's own file system, so leave \
+                 csi.storage.k8s.io/fstype out, or use type LoopFile",
+                capability.fs_type
+            )));
+        }
+        match capability.options.filesystem.first() {
+            None => Ok(Content::Directory),
+            Some((option, _)) => Err(Error::Invalid(format!(
+                "mount option {option:?} is not possible with a Directory volume; allowed are ro, nosuid, nodev, \
+                 noexec, noatime, nodiratime, relatime and strictatime"
+            ))),
+        }
+    }
+
+    fn sizes(&self, _: Content) -> Sizes {
+        Sizes { minimum: 1, minimum_for: "a volume", step: 1 }
+    }
+
+    fn promised(&self, records: &BTreeMap<VolumeId, Record>) -> u64 {
+        promised(records, |id| self.seen().get(id).map_or(0, |seen| seen.usage.bytes))
+    }
+
+    fn make(&self, dir: &Dir, _: &Record) -> Result<()> {
+        // Open to any user of the pod; nobody else gets past the pool's own directories.
+        Ok(dir.make_dir(DATA, 0o777)?.sync()?)
+    }
+
+    fn stage(&self, volume: &mut Volume, _: &Place, _: &Capability) -> Result<()> {
+        data(volume).map(|_| ())
+    }
+
+    fn source(&self, volume: &Volume, _: &Place) -> Result<OwnedFd> {
+        Ok(data(volume)?.into())
+    }
+
+    fn mounts(&self, volume: &Volume) -> Result<Vec<Mount>> {
+        let root: PathBuf =
+            [Path::new(VOLUMES), Path::new(volume.id().as_str()), Path::new(DATA)].iter().collect();
+        Ok(mountinfo::read()?.into_iter().filter(|mount| mount.root.ends_with(&root)).collect())
+    }
+
+    fn release(&self, _: &Volume) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn stats(&self, volume: &Volume, _: &Place) -> Result<Space> {
+        let usage = self.usage(volume)?;
+        let disk = volume.space()?;
+        let total = volume.record.capacity_bytes;
+        Ok(Space {
+            total,
+            available: total.saturating_sub(usage.bytes).min(disk.available),
+            used: usage.bytes,
+            inodes: disk.inodes,
+            inodes_free: disk.inodes_free,
+        })
+    }
+
+    fn tick(&self, store: &Arc<Store>) {
+        let records = store.records();
+        self.seen().retain(|id, _| store.record(id).is_some());
+        for record in records {
+            if let Err(error) = store.volume(&record.id).and_then(|volume| self.usage(&volume)) {
+                debug!(volume = %record.id, error = chain(&error), "cannot count a volume's files");
+            }
+        }
+    }
+}
+
+/// What volumes may still write. One that outgrew its size promises nothing more.
+fn promised(records: &BTreeMap<VolumeId, Record>, used: impl Fn(&VolumeId) -> u64) -> u64 {
+    records.values().map(|record| record.capacity_bytes.saturating_sub(used(&record.id))).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_promises_what_it_does_not_use_yet() {
+        let pool = "0123456789abcdef".parse().unwrap();
+        let records: BTreeMap<_, _> = [("empty", 100), ("half", 100), ("outgrown", 100)]
+            .into_iter()
+            .map(|(name, capacity_bytes)| {
+                let id = VolumeId::make(&pool, name);
+                let content = Content::Directory;
+                let record = Record {
+                    id: id.clone(),
+                    name: name.into(),
+                    capacity_bytes,
+                    content,
+                    published_node: None,
+                };
+                (id, record)
+            })
+            .collect();
+        let used = |id: &VolumeId| match records[id].name.as_str() {
+            "half" => 50,
+            "outgrown" => 300,
+            _ => 0,
+        };
+        assert_eq!(promised(&records, used), 150);
+    }
+
+    #[test]
+    fn a_file_system_of_its_own_and_its_options_are_refused_with_the_remedy() {
+        let capability = |fs_type: &str, option: &str| Capability {
+            fs_type: fs_type.into(),
+            options: dunnage_host::options::parse([option]),
+            access: crate::capability::Access::Shared,
+        };
+        let engine = Directory::default();
+        assert_eq!(engine.content(&capability("", "noatime,ro")).unwrap(), Content::Directory);
+        let refusal = engine.content(&capability("ext4", "")).unwrap_err().to_string();
+        assert!(refusal.contains("ext4") && refusal.contains("LoopFile"), "{refusal}");
+        let refusal = engine.content(&capability("", "data=journal")).unwrap_err().to_string();
+        assert!(refusal.contains("data") && refusal.contains("noatime"), "{refusal}");
+    }
+}

@@ -1,0 +1,145 @@
+//! An image file a volume, on a loop device: a hard limit, a file system of its own, all of its space taken at once.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+
+use dunnage_host::dir::Dir;
+use dunnage_host::filesystem::{self, Kind};
+use dunnage_host::loopdev::LoopDevice;
+use dunnage_host::mount::Place;
+use dunnage_host::mountinfo::{self, Mount};
+use dunnage_host::space::{self, Space};
+
+use crate::capability::Capability;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::id::VolumeId;
+use crate::record::{Content, Format, Record};
+use crate::size::Sizes;
+use crate::store::{Store, Volume};
+
+mod plan;
+mod stage;
+
+const IMAGE: &str = "image";
+
+/// Device sizes are whole sectors of the largest kind in use, so that direct I/O is always possible.
+const STEP: u64 = 4096;
+
+/// The engine.
+#[derive(Debug)]
+pub(crate) struct LoopFile;
+
+fn image(volume: &Volume) -> Result<File> {
+    volume.file(IMAGE)
+}
+
+fn kind(fs_type: &str) -> Result<Kind> {
+    match fs_type {
+        "" => Ok(Kind::Ext4),
+        name => Kind::named(name).ok_or_else(|| {
+            let known: Vec<&str> = Kind::ALL.into_iter().map(Kind::name).collect();
+            Error::Invalid(format!(
+                "fs type {name:?} is not possible: csi.storage.k8s.io/fstype may be {}",
+                known.join(" or ")
+            ))
+        }),
+    }
+}
+
+impl Engine for LoopFile {
+    fn limits_message(&self) -> &'static str {
+        ""
+    }
+
+    fn content(&self, capability: &Capability) -> Result<Content> {
+        if capability.options.filesystem.iter().any(|(option, _)| option == "discard") {
+            return Err(Error::Invalid(
+                "mount option \"discard\" is not possible: it would give away the space that the volume was promised"
+                    .to_owned(),
+            ));
+        }
+        Ok(Content::Image { fs_type: kind(&capability.fs_type)?, format: Format::Never })
+    }
+
+    fn sizes(&self, content: Content) -> Sizes {
+        let kind = match content {
+            Content::Image { fs_type, .. } => fs_type,
+            Content::Directory => Kind::Ext4,
+        };
+        let minimum_for = match kind {
+            Kind::Ext4 => "an ext4 volume",
+            Kind::Xfs => "an xfs volume",
+        };
+        Sizes { minimum: kind.minimum(), minimum_for, step: STEP }
+    }
+
+    fn promised(&self, _: &BTreeMap<VolumeId, Record>) -> u64 {
+        0
+    }
+
+    fn make(&self, dir: &Dir, record: &Record) -> Result<()> {
+        let file = dir.create(IMAGE)?;
+        space::allocate(&file, record.capacity_bytes, &dir.path().join(IMAGE))?;
+        Ok(space::sync(&file, &dir.path().join(IMAGE))?)
+    }
+
+    fn stage(&self, volume: &mut Volume, staging: &Place, capability: &Capability) -> Result<()> {
+        stage::stage(volume, staging, capability)
+    }
+
+    fn source(&self, volume: &Volume, staging: &Place) -> Result<OwnedFd> {
+        let device = LoopDevice::find(&image(volume)?)?;
+        match (staging.mounted()?, device) {
+            (Some(mount), Some(device)) if mount.device == device.device() => Ok(staging.open()?),
+            _ => Err(Error::Precondition(format!(
+                "volume {} is not staged at {}",
+                volume.id(),
+                staging.path().display()
+            ))),
+        }
+    }
+
+    fn mounts(&self, volume: &Volume) -> Result<Vec<Mount>> {
+        match LoopDevice::find(&image(volume)?)? {
+            None => Ok(Vec::new()),
+            Some(device) => {
+                Ok(mountinfo::read()?.into_iter().filter(|mount| mount.device == device.device()).collect())
+            }
+        }
+    }
+
+    fn release(&self, volume: &Volume) -> Result<bool> {
+        Ok(LoopDevice::detach(&image(volume)?)?)
+    }
+
+    fn stats(&self, _: &Volume, published: &Place) -> Result<Space> {
+        Ok(space::of(published.open()?, published.path())?)
+    }
+
+    fn tick(&self, _: &std::sync::Arc<Store>) {}
+}
+
+/// What the device holds.
+fn probe(device: &LoopDevice) -> Result<dunnage_host::superblock::Content> {
+    Ok(filesystem::probe(device.file(), device.path())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_system_is_ext4_unless_asked_otherwise() {
+        for (fs_type, expected) in
+            [("", Some(Kind::Ext4)), ("ext4", Some(Kind::Ext4)), ("xfs", Some(Kind::Xfs)), ("btrfs", None)]
+        {
+            match (kind(fs_type), expected) {
+                (Ok(kind), Some(expected)) => assert_eq!(kind, expected),
+                (Err(error), None) => assert!(error.to_string().contains("ext4 or xfs"), "{error}"),
+                (got, _) => panic!("{fs_type}: {got:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! The next step of staging an image, from what is there: pure, so that a stage cut short anywhere is just another start.
+
+use dunnage_host::filesystem::Kind;
+use dunnage_host::superblock::Content;
+
+use crate::record::Format;
+
+/// A file system this much smaller than its device is grown: less may be what no whole group of blocks fits into.
+const WORTH_GROWING: u64 = 8 << 20;
+
+/// A loop device has only whole sectors of its image.
+const SECTOR: u64 = 512;
+
+/// What is there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    pub(crate) fs_type: Kind,
+    pub(crate) format: Format,
+    pub(crate) image_bytes: u64,
+    pub(crate) device: Option<Device>,
+    pub(crate) staging: Staging,
+    /// What this pass has done already.
+    pub(crate) done: Done,
+}
+
+/// The attached loop device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Device {
+    pub(crate) bytes: u64,
+    pub(crate) content: Content,
+    /// Mounted somewhere, perhaps out of sight: its file system must not be touched from outside.
+    pub(crate) in_use: bool,
+}
+
+/// What is mounted at the staging path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Staging {
+    Free,
+    Ours,
+    Other,
+}
+
+/// Steps that leave no trace, or are tried once only.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Done {
+    pub(crate) formatted: bool,
+    pub(crate) checked: bool,
+    pub(crate) grown: bool,
+}
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Attach,
+    /// Let the device take the image's size.
+    Resize,
+    NoteFormatStarted,
+    Format,
+    NoteFormatDone,
+    Check,
+    GrowUnmounted,
+    Mount,
+    GrowMounted,
+    Finished,
+    Refuse(String),
+}
+
+/// The next step.
+pub(crate) fn next(seen: Seen) -> Step {
+    let Seen { fs_type, format, image_bytes, device, staging, done } = seen;
+    if staging == Staging::Other {
+        return Step::Refuse("something else is mounted there".to_owned());
+    }
+    let Some(device) = device else { return Step::Attach };
+    if device.bytes < image_bytes / SECTOR * SECTOR {
+        return Step::Resize;
+    }
+    let fs_bytes = match (fs_type, device.content) {
+        (Kind::Ext4, Content::Ext4 { bytes }) | (Kind::Xfs, Content::Xfs { bytes }) => Some(bytes),
+        _ => None,
+    };
+    let grows =
+        !done.grown && fs_bytes.is_some_and(|bytes| bytes.saturating_add(WORTH_GROWING) <= device.bytes);
+    if staging == Staging::Ours {
+        return if grows && fs_type.grows_mounted() { Step::GrowMounted } else { Step::Finished };
+    }
+    match format {
+        Format::Never if device.content == Content::Blank => Step::NoteFormatStarted,
+        Format::Never => Step::Refuse(format!(
+            "its image was never formatted but holds {:?}: it is left alone",
+            device.content
+        )),
+        Format::Started if done.formatted => Step::NoteFormatDone,
+        Format::Started => Step::Format,
+        Format::Done if fs_bytes.is_none() => Step::Refuse(format!(
+            "its image held {} and now holds {:?}: restore it from a backup, for it is never formatted again",
+            fs_type.name(),
+            device.content
+        )),
+        Format::Done if device.in_use => Step::Mount,
+        Format::Done if !done.checked => Step::Check,
+        Format::Done if grows && !fs_type.grows_mounted() => Step::GrowUnmounted,
+        Format::Done => Step::Mount,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const G: u64 = 1 << 30;
+
+    fn seen(format: Format, content: Content) -> Seen {
+        Seen {
+            fs_type: Kind::Ext4,
+            format,
+            image_bytes: G,
+            device: Some(Device { bytes: G, content, in_use: false }),
+            staging: Staging::Free,
+            done: Done::default(),
+        }
+    }
+
+    fn with(seen: Seen, change: impl FnOnce(&mut Seen)) -> Seen {
+        let mut seen = seen;
+        change(&mut seen);
+        seen
+    }
+
+    const EXT4: Content = Content::Ext4 { bytes: G };
+    const CHECKED: Done = Done { formatted: false, checked: true, grown: false };
+
+    #[test]
+    fn a_first_stage_goes_from_nothing_to_mounted() {
+        let start = with(seen(Format::Never, Content::Blank), |seen| seen.device = None);
+        assert_eq!(next(start), Step::Attach);
+        assert_eq!(next(seen(Format::Never, Content::Blank)), Step::NoteFormatStarted);
+        assert_eq!(next(seen(Format::Started, Content::Blank)), Step::Format);
+        let formatted = with(seen(Format::Started, EXT4), |seen| seen.done.formatted = true);
+        assert_eq!(next(formatted), Step::NoteFormatDone);
+        assert_eq!(next(seen(Format::Done, EXT4)), Step::Check);
+        assert_eq!(next(with(seen(Format::Done, EXT4), |seen| seen.done = CHECKED)), Step::Mount);
+        assert_eq!(next(with(seen(Format::Done, EXT4), |seen| seen.staging = Staging::Ours)), Step::Finished);
+    }
+
+    #[test]
+    fn a_format_cut_short_is_done_again() {
+        for content in [Content::Blank, Content::Unknown, EXT4] {
+            assert_eq!(next(seen(Format::Started, content)), Step::Format);
+        }
+    }
+
+    #[test]
+    fn what_may_hold_data_is_never_formatted() {
+        for content in [Content::Blank, Content::Unknown, Content::Xfs { bytes: G }] {
+            assert!(matches!(next(seen(Format::Done, content)), Step::Refuse(_)), "{content:?}");
+        }
+        for content in [Content::Unknown, EXT4, Content::Xfs { bytes: G }] {
+            assert!(matches!(next(seen(Format::Never, content)), Step::Refuse(_)), "{content:?}");
+        }
+    }
+
+    #[test]
+    fn another_mount_in_the_way_is_not_touched() {
+        let other = with(seen(Format::Done, EXT4), |seen| seen.staging = Staging::Other);
+        assert!(matches!(next(other), Step::Refuse(_)));
+    }
+
+    #[test]
+    fn a_file_system_smaller_than_its_device_grows_once() {
+        let small = Content::Ext4 { bytes: G / 2 };
+        let ext4 = with(seen(Format::Done, small), |seen| seen.done = CHECKED);
+        assert_eq!(next(ext4), Step::GrowUnmounted);
+        assert_eq!(next(with(ext4, |seen| seen.done.grown = true)), Step::Mount);
+        assert_eq!(next(with(ext4, |seen| seen.staging = Staging::Ours)), Step::Finished);
+        let xfs = with(seen(Format::Done, Content::Xfs { bytes: G / 2 }), |seen| {
+            seen.fs_type = Kind::Xfs;
+            seen.done = CHECKED;
+        });
+        assert_eq!(next(xfs), Step::Mount);
+        let mounted = with(xfs, |seen| seen.staging = Staging::Ours);
+        assert_eq!(next(mounted), Step::GrowMounted);
+        assert_eq!(next(with(mounted, |seen| seen.done.grown = true)), Step::Finished);
+        let nearly = with(seen(Format::Done, Content::Ext4 { bytes: G - 4096 }), |seen| seen.done = CHECKED);
+        assert_eq!(next(nearly), Step::Mount);
+    }
+
+    #[test]
+    fn a_device_smaller_than_its_image_takes_its_size() {
+        let small = with(seen(Format::Done, EXT4), |seen| seen.image_bytes = 2 * G);
+        assert_eq!(next(small), Step::Resize);
+        assert_eq!(next(with(small, |seen| seen.image_bytes = G + 511)), Step::Check);
+    }
+
+    #[test]
+    fn a_file_system_in_use_is_neither_checked_nor_grown() {
+        let used = with(seen(Format::Done, Content::Ext4 { bytes: G / 2 }), |seen| {
+            seen.device = seen.device.map(|device| Device { in_use: true, ..device });
+        });
+        assert_eq!(next(used), Step::Mount);
+    }
+}

@@ -1,0 +1,116 @@
+//! Staging an image: look, take one step, look again.
+
+use dunnage_host::loopdev::LoopDevice;
+use dunnage_host::mount::Place;
+use tracing::{debug, info};
+
+use super::plan::{Device, Done, Seen, Staging, Step, next};
+use super::{image, probe};
+use crate::capability::Capability;
+use crate::error::{Error, Result};
+use crate::record::{Content, Format};
+use crate::store::Volume;
+
+/// Attaches, formats if it never was, checks, grows and mounts, as far as each is still to do.
+pub(crate) fn stage(volume: &mut Volume, staging: &Place, capability: &Capability) -> Result<()> {
+    let Content::Image { fs_type, .. } = volume.record.content else {
+        return Err(Error::Precondition(format!("volume {} is no image", volume.id())));
+    };
+    staging.make()?;
+    let image = image(volume)?;
+    let image_bytes = image.metadata().map_err(|source| dunnage_host::Error::Io {
+        action: "look at",
+        path: volume.dir.path().join(super::IMAGE),
+        source,
+    })?;
+    let mut device = LoopDevice::find(&image)?;
+    let mut done = Done::default();
+    loop {
+        let seen = look(volume, staging, device.as_ref(), image_bytes.len(), done)?;
+        let step = next(seen);
+        debug!(volume = %volume.id(), ?seen, ?step, "staging");
+        match (step, &device) {
+            (Step::Finished, _) => return Ok(()),
+            (Step::Refuse(why), _) => {
+                return Err(Error::Precondition(format!(
+                    "volume {} cannot be staged at {}: {why}",
+                    volume.id(),
+                    staging.path().display()
+                )));
+            }
+            (Step::Attach, _) | (_, None) => {
+                device = Some(LoopDevice::attach(&image, &format!("{}/{}", volume.id(), super::IMAGE))?);
+                volume.reach("image attached");
+            }
+            (Step::Resize, Some(device)) => {
+                device.take_size_of_image()?;
+            }
+            (Step::NoteFormatStarted, _) => note_format(volume, Format::Started)?,
+            (Step::Format, Some(device)) => {
+                info!(volume = %volume.id(), fs_type = fs_type.name(), "formatting");
+                fs_type.format(device.path())?;
+                done.formatted = true;
+                volume.reach("image formatted");
+            }
+            (Step::NoteFormatDone, _) => {
+                note_format(volume, Format::Done)?;
+                // Just made: there is nothing to repair.
+                done.checked = true;
+            }
+            (Step::Check, Some(device)) => {
+                fs_type.check(device.path())?;
+                done.checked = true;
+            }
+            (Step::GrowUnmounted, Some(device)) => {
+                info!(volume = %volume.id(), "growing the file system");
+                fs_type.grow_unmounted(device.path())?;
+                done.grown = true;
+                volume.reach("file system grown");
+            }
+            (Step::Mount, Some(device)) => {
+                staging.mount(device.path(), fs_type.name(), &capability.options)?;
+                volume.reach("image mounted");
+            }
+            (Step::GrowMounted, Some(device)) => {
+                info!(volume = %volume.id(), "growing the file system");
+                fs_type.grow_mounted(device.path(), staging.path())?;
+                done.grown = true;
+            }
+        }
+    }
+}
+
+fn note_format(volume: &mut Volume, to: Format) -> Result<()> {
+    volume.note(|record| {
+        if let Content::Image { format, .. } = &mut record.content {
+            *format = to;
+        }
+    })?;
+    volume.reach("format noted");
+    Ok(())
+}
+
+fn look(
+    volume: &Volume,
+    staging: &Place,
+    device: Option<&LoopDevice>,
+    image_bytes: u64,
+    done: Done,
+) -> Result<Seen> {
+    let Content::Image { fs_type, format } = volume.record.content else {
+        return Err(Error::Precondition(format!("volume {} is no image", volume.id())));
+    };
+    let mounted = staging.mounted()?;
+    let staging = match (&mounted, device) {
+        (None, _) => Staging::Free,
+        (Some(mount), Some(device)) if mount.device == device.device() => Staging::Ours,
+        (Some(_), _) => Staging::Other,
+    };
+    let device = match device {
+        None => None,
+        Some(device) => {
+            Some(Device { bytes: device.size()?, content: probe(device)?, in_use: device.is_in_use()? })
+        }
+    };
+    Ok(Seen { fs_type, format, image_bytes, device, staging, done })
+}

@@ -1,0 +1,311 @@
+//! The controller service for the node's own pool.
+
+use dunnage_csi::v1::controller_server::Controller;
+use dunnage_csi::v1::controller_service_capability::{Rpc, Type, rpc};
+use dunnage_csi::v1::list_volumes_response::Entry;
+use dunnage_csi::v1::validate_volume_capabilities_response::Confirmed;
+use dunnage_csi::v1::{
+    ControllerExpandVolumeRequest, ControllerExpandVolumeResponse, ControllerGetCapabilitiesRequest,
+    ControllerGetCapabilitiesResponse, ControllerGetVolumeRequest, ControllerGetVolumeResponse,
+    ControllerModifyVolumeRequest, ControllerModifyVolumeResponse, ControllerPublishVolumeRequest,
+    ControllerPublishVolumeResponse, ControllerServiceCapability, ControllerUnpublishVolumeRequest,
+    ControllerUnpublishVolumeResponse, CreateSnapshotRequest, CreateSnapshotResponse, CreateVolumeRequest,
+    CreateVolumeResponse, DeleteSnapshotRequest, DeleteSnapshotResponse, DeleteVolumeRequest,
+    DeleteVolumeResponse, GetCapacityRequest, GetCapacityResponse, GetSnapshotRequest, GetSnapshotResponse,
+    ListSnapshotsRequest, ListSnapshotsResponse, ListVolumesRequest, ListVolumesResponse,
+    ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse, Volume,
+};
+use tonic::{Request, Response, Status};
+use tracing::{info, instrument};
+
+use super::{Driver, blocking};
+use crate::capability;
+use crate::error::{Error, Result};
+use crate::id::VolumeId;
+use crate::record::Record;
+use crate::size::choose;
+
+mod page;
+mod wanted;
+
+use wanted::Wanted;
+pub(super) use wanted::same_content;
+
+/// CSI Controller.
+#[derive(Clone, Debug)]
+pub struct ControllerService {
+    driver: Driver,
+}
+
+impl ControllerService {
+    pub(super) fn new(driver: Driver) -> Self {
+        Self { driver }
+    }
+}
+
+type Answer<T> = std::result::Result<Response<T>, Status>;
+
+impl Driver {
+    fn create(&self, request: &CreateVolumeRequest) -> Result<CreateVolumeResponse> {
+        let wanted = Wanted::parse(request, self.engine())?;
+        let store = self.store()?;
+        wanted::check_topology(request.accessibility_requirements.as_ref(), &self.topology_key(), &store.id)?;
+        let id = VolumeId::make(&store.id, &wanted.name);
+        let _guard = self.lock(&id)?;
+        if let Some(record) = store.record(&id) {
+            let record = wanted.matches(record)?;
+            return Ok(CreateVolumeResponse { volume: Some(self.describe(&record)) });
+        }
+        self.check_fence()?;
+        let capacity_bytes = choose(wanted.range, self.engine().sizes(wanted.content))?;
+        let record =
+            Record { id, name: wanted.name, capacity_bytes, content: wanted.content, published_node: None };
+        store.create(&record)?;
+        info!(volume = %record.id, name = record.name, capacity_bytes, "volume made");
+        Ok(CreateVolumeResponse { volume: Some(self.describe(&record)) })
+    }
+
+    fn delete(&self, id: &str) -> Result<DeleteVolumeResponse> {
+        // An id that cannot be ours names no volume, and that is what is wanted.
+        let Ok(id) = parse(id)? else { return Ok(DeleteVolumeResponse {}) };
+        let store = self.store()?;
+        let _guard = self.lock(&id)?;
+        store.delete(&id)?;
+        info!(volume = %id, "volume deleted");
+        Ok(DeleteVolumeResponse {})
+    }
+
+    fn attach(&self, request: &ControllerPublishVolumeRequest) -> Result<ControllerPublishVolumeResponse> {
+        let id = parse(&request.volume_id)??;
+        if request.node_id.is_empty() {
+            return Err(Error::Missing { field: "node_id" });
+        }
+        let capability = capability::parse(request.volume_capability.as_ref())?;
+        self.engine().content(&capability)?;
+        let store = self.store()?;
+        let _guard = self.lock(&id)?;
+        let mut volume = store.volume(&id)?;
+        let own = &self.config().node_id;
+        if request.node_id != *own {
+            return Err(Error::NoSuchNode {
+                node: request.node_id.clone(),
+                reason: format!("volume {id} lives on node {own}"),
+            });
+        }
+        match &volume.record.published_node {
+            Some(node) if node != own => Err(Error::Precondition(format!(
+                "volume {id} is still attached to node {node}: detach it there first"
+            ))),
+            _ => {
+                volume.note(|record| record.published_node = Some(own.clone()))?;
+                Ok(ControllerPublishVolumeResponse::default())
+            }
+        }
+    }
+
+    fn detach(
+        &self,
+        request: &ControllerUnpublishVolumeRequest,
+    ) -> Result<ControllerUnpublishVolumeResponse> {
+        let done = ControllerUnpublishVolumeResponse {};
+        let Ok(id) = parse(&request.volume_id)? else { return Ok(done) };
+        let store = self.store()?;
+        let _guard = self.lock(&id)?;
+        if store.record(&id).is_none() {
+            return Ok(done);
+        }
+        let mut volume = store.volume(&id)?;
+        // Without a node, it is taken from all.
+        let node = &request.node_id;
+        if node.is_empty() || volume.record.published_node.as_ref() == Some(node) {
+            volume.note(|record| record.published_node = None)?;
+        }
+        Ok(done)
+    }
+
+    fn validate(
+        &self,
+        request: &ValidateVolumeCapabilitiesRequest,
+    ) -> Result<ValidateVolumeCapabilitiesResponse> {
+        let id = parse(&request.volume_id)?;
+        if request.volume_capabilities.is_empty() {
+            return Err(Error::Missing { field: "volume_capabilities" });
+        }
+        let volume = self.store()?.volume(&id?)?;
+        let checked = capability::parse_all(&request.volume_capabilities)
+            .and_then(|all| wanted::content(&all, self.engine()))
+            .and_then(|content| same_content(&volume.record, content))
+            .and_then(|()| wanted::check_parameters(&request.parameters));
+        Ok(match checked {
+            Ok(()) => ValidateVolumeCapabilitiesResponse {
+                confirmed: Some(Confirmed {
+                    volume_context: request.volume_context.clone(),
+                    volume_capabilities: request.volume_capabilities.clone(),
+                    parameters: request.parameters.clone(),
+                    ..Confirmed::default()
+                }),
+                message: String::new(),
+            },
+            Err(error) => ValidateVolumeCapabilitiesResponse { confirmed: None, message: error.to_string() },
+        })
+    }
+
+    fn list(&self, request: &ListVolumesRequest) -> Result<ListVolumesResponse> {
+        let records = self.store()?.records();
+        let page = page::page(&records, request.max_entries, &request.starting_token)?;
+        Ok(ListVolumesResponse {
+            entries: page
+                .records
+                .iter()
+                .map(|record| Entry { volume: Some(self.describe(record)), ..Entry::default() })
+                .collect(),
+            next_token: page.next,
+        })
+    }
+
+    /// Ignores what the class asks otherwise: a mistake there shall show when a claim is served, not as lack of space.
+    fn capacity(&self, request: &GetCapacityRequest) -> Result<GetCapacityResponse> {
+        let store = self.store()?;
+        let key = self.topology_key();
+        let here = request
+            .accessible_topology
+            .as_ref()
+            .is_none_or(|topology| topology.segments.get(&key).is_none_or(|pool| pool == store.id.as_str()));
+        let available = if here && !self.is_fenced() { store.available()? } else { 0 };
+        let available = i64::try_from(available).unwrap_or(i64::MAX);
+        Ok(GetCapacityResponse {
+            available_capacity: available,
+            maximum_volume_size: Some(available),
+            minimum_volume_size: None,
+        })
+    }
+
+    fn describe(&self, record: &Record) -> Volume {
+        Volume {
+            volume_id: record.id.to_string(),
+            capacity_bytes: i64::try_from(record.capacity_bytes).unwrap_or(i64::MAX),
+            accessible_topology: vec![self.topology(&record.id.pool())],
+            ..Volume::default()
+        }
+    }
+}
+
+/// The outer error: no id at all. The inner one: none that this driver could have made.
+pub(super) fn parse(id: &str) -> Result<Result<VolumeId>> {
+    if id.is_empty() { Err(Error::Missing { field: "volume_id" }) } else { Ok(id.parse()) }
+}
+
+#[tonic::async_trait]
+impl Controller for ControllerService {
+    #[instrument(skip_all, fields(name = request.get_ref().name))]
+    async fn create_volume(&self, request: Request<CreateVolumeRequest>) -> Answer<CreateVolumeResponse> {
+        let (driver, request) = (self.driver.clone(), request.into_inner());
+        blocking(move || driver.create(&request)).await
+    }
+
+    #[instrument(skip_all, fields(volume = request.get_ref().volume_id))]
+    async fn delete_volume(&self, request: Request<DeleteVolumeRequest>) -> Answer<DeleteVolumeResponse> {
+        let (driver, request) = (self.driver.clone(), request.into_inner());
+        blocking(move || driver.delete(&request.volume_id)).await
+    }
+
+    #[instrument(skip_all, fields(volume = request.get_ref().volume_id, node = request.get_ref().node_id))]
+    async fn controller_publish_volume(
+        &self,
+        request: Request<ControllerPublishVolumeRequest>,
+    ) -> Answer<ControllerPublishVolumeResponse> {
+        if !self.driver.config().attach {
+            return Err(Error::Unsupported("ControllerPublishVolume").into());
+        }
+        let (driver, request) = (self.driver.clone(), request.into_inner());
+        blocking(move || driver.attach(&request)).await
+    }
+
+    #[instrument(skip_all, fields(volume = request.get_ref().volume_id, node = request.get_ref().node_id))]
+    async fn controller_unpublish_volume(
+        &self,
+        request: Request<ControllerUnpublishVolumeRequest>,
+    ) -> Answer<ControllerUnpublishVolumeResponse> {
+        if !self.driver.config().attach {
+            return Err(Error::Unsupported("ControllerUnpublishVolume").into());
+        }
+        let (driver, request) = (self.driver.clone(), request.into_inner());
+        blocking(move || driver.detach(&request)).await
+    }
+
+    #[instrument(skip_all, fields(volume = request.get_ref().volume_id))]
+    async fn validate_volume_capabilities(
+        &self,
+        request: Request<ValidateVolumeCapabilitiesRequest>,
+    ) -> Answer<ValidateVolumeCapabilitiesResponse> {
+        let (driver, request) = (self.driver.clone(), request.into_inner());
+        blocking(move || driver.validate(&request)).await
+    }
+
+    async fn list_volumes(&self, request: Request<ListVolumesRequest>) -> Answer<ListVolumesResponse> {
+        let (driver, request) = (self.driver.clone(), request.into_inner());
+        blocking(move || driver.list(&request)).await
+    }
+
+    async fn get_capacity(&self, request: Request<GetCapacityRequest>) -> Answer<GetCapacityResponse> {
+        let (driver, request) = (self.driver.clone(), request.into_inner());
+        blocking(move || driver.capacity(&request)).await
+    }
+
+    async fn controller_get_capabilities(
+        &self,
+        _: Request<ControllerGetCapabilitiesRequest>,
+    ) -> Answer<ControllerGetCapabilitiesResponse> {
+        let mut kinds = vec![
+            rpc::Type::CreateDeleteVolume,
+            rpc::Type::GetCapacity,
+            rpc::Type::ListVolumes,
+            rpc::Type::SingleNodeMultiWriter,
+        ];
+        if self.driver.config().attach {
+            kinds.push(rpc::Type::PublishUnpublishVolume);
+        }
+        let capabilities = kinds
+            .into_iter()
+            .map(|kind| ControllerServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: kind.into() })) })
+            .collect();
+        Ok(Response::new(ControllerGetCapabilitiesResponse { capabilities }))
+    }
+
+    async fn create_snapshot(&self, _: Request<CreateSnapshotRequest>) -> Answer<CreateSnapshotResponse> {
+        Err(Error::Unsupported("CreateSnapshot").into())
+    }
+
+    async fn delete_snapshot(&self, _: Request<DeleteSnapshotRequest>) -> Answer<DeleteSnapshotResponse> {
+        Err(Error::Unsupported("DeleteSnapshot").into())
+    }
+
+    async fn list_snapshots(&self, _: Request<ListSnapshotsRequest>) -> Answer<ListSnapshotsResponse> {
+        Err(Error::Unsupported("ListSnapshots").into())
+    }
+
+    async fn get_snapshot(&self, _: Request<GetSnapshotRequest>) -> Answer<GetSnapshotResponse> {
+        Err(Error::Unsupported("GetSnapshot").into())
+    }
+
+    async fn controller_expand_volume(
+        &self,
+        _: Request<ControllerExpandVolumeRequest>,
+    ) -> Answer<ControllerExpandVolumeResponse> {
+        Err(Error::Unsupported("ControllerExpandVolume").into())
+    }
+
+    async fn controller_get_volume(
+        &self,
+        _: Request<ControllerGetVolumeRequest>,
+    ) -> Answer<ControllerGetVolumeResponse> {
+        Err(Error::Unsupported("ControllerGetVolume").into())
+    }
+
+    async fn controller_modify_volume(
+        &self,
+        _: Request<ControllerModifyVolumeRequest>,
+    ) -> Answer<ControllerModifyVolumeResponse> {
+        Err(Error::Unsupported("ControllerModifyVolume").into())
+    }
+}

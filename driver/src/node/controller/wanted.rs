@@ -1,0 +1,117 @@
+//! What a `CreateVolume` asks for, checked before anything is done: pure.
+
+use std::collections::HashMap;
+use std::mem::discriminant;
+
+use dunnage_csi::v1::{CreateVolumeRequest, TopologyRequirement};
+
+use crate::capability::{self, Capability};
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::id::PoolId;
+use crate::record::{Content, Record};
+use crate::size::{Range, range};
+
+/// The provisioner passes these on for information (`--extra-create-metadata`, class settings of its own).
+const INFORMATION: &str = "csi.storage.k8s.io/";
+
+/// Twice what CSI demands to be taken.
+const LONGEST_NAME: usize = 256;
+
+/// A checked request.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    pub(super) name: String,
+    pub(super) range: Range,
+    pub(super) content: Content,
+}
+
+impl Wanted {
+    pub(super) fn parse(request: &CreateVolumeRequest, engine: &dyn Engine) -> Result<Self> {
+        let name = request.name.clone();
+        if name.is_empty() {
+            return Err(Error::Missing { field: "name" });
+        }
+        if name.len() > LONGEST_NAME || name.chars().any(char::is_control) {
+            return Err(Error::Invalid(format!(
+                "name has control characters or more than {LONGEST_NAME} bytes: {name:?}"
+            )));
+        }
+        let capabilities = capability::parse_all(&request.volume_capabilities)?;
+        if request.volume_content_source.is_some() {
+            return Err(Error::Invalid(
+                "dataSource is not possible here: volumes are made empty, not from snapshots or other volumes".into(),
+            ));
+        }
+        check_parameters(&request.parameters)?;
+        if let Some(key) = request.mutable_parameters.keys().min() {
+            return Err(Error::Invalid(format!("mutable parameter {key:?} is unknown: there are none")));
+        }
+        let range = range(request.capacity_range.as_ref())?;
+        Ok(Self { name, range, content: content(&capabilities, engine)? })
+    }
+
+    /// An existing volume of this name, if it is what is asked for.
+    pub(super) fn matches(&self, record: Record) -> Result<Record> {
+        let Range { required, limit } = self.range;
+        let size = record.capacity_bytes;
+        if size < required || size > limit {
+            return Err(Error::Conflict {
+                id: record.id.to_string(),
+                difference: format!("it has {size} bytes, asked are {required} to {limit}"),
+            });
+        }
+        same_content(&record, self.content).map(|()| record)
+    }
+}
+
+/// What all capabilities together need.
+pub(super) fn content(capabilities: &[Capability], engine: &dyn Engine) -> Result<Content> {
+    let mut contents = capabilities.iter().map(|capability| engine.content(capability));
+    let first = contents.next().ok_or(Error::Missing { field: "volume_capabilities" })?;
+    contents.try_fold(first?, |first, next| next.map(|_| first))
+}
+
+/// Whether a volume consists of what is asked, however far its format is.
+pub(in crate::node) fn same_content(record: &Record, asked: Content) -> Result<()> {
+    let same = match (record.content, asked) {
+        (Content::Image { fs_type: has, .. }, Content::Image { fs_type: asked, .. }) => has == asked,
+        (has, asked) => discriminant(&has) == discriminant(&asked),
+    };
+    if same {
+        return Ok(());
+    }
+    let name = |content| match content {
+        Content::Directory => "a directory",
+        Content::Image { fs_type, .. } => fs_type.name(),
+    };
+    Err(Error::Conflict {
+        id: record.id.to_string(),
+        difference: format!("it is {}, asked is {}", name(record.content), name(asked)),
+    })
+}
+
+/// Refuses what no engine understands: a misspelt parameter must not be ignored.
+pub(super) fn check_parameters(parameters: &HashMap<String, String>) -> Result<()> {
+    match parameters.keys().filter(|key| !key.starts_with(INFORMATION)).min() {
+        None => Ok(()),
+        Some(key) => Err(Error::Invalid(format!(
+            "StorageClass parameter {key:?} is unknown: allowed are only those that begin with {INFORMATION}"
+        ))),
+    }
+}
+
+/// Whether a volume on this pool is what the topology asks for.
+pub(super) fn check_topology(asked: Option<&TopologyRequirement>, key: &str, pool: &PoolId) -> Result<()> {
+    let Some(asked) = asked else { return Ok(()) };
+    let allowed = if asked.requisite.is_empty() { &asked.preferred } else { &asked.requisite };
+    let here =
+        allowed.iter().any(|topology| topology.segments.get(key).is_some_and(|id| id == pool.as_str()));
+    if allowed.is_empty() || here {
+        return Ok(());
+    }
+    Err(Error::Unreachable { pool: pool.to_string() })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,315 @@
+//! The node service: the way of a volume into a pod and back.
+
+use std::path::Path;
+
+use dunnage_csi::v1::node_server::Node;
+use dunnage_csi::v1::node_service_capability::{Rpc, Type, rpc};
+use dunnage_csi::v1::volume_usage::Unit;
+use dunnage_csi::v1::{
+    NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetCapabilitiesRequest,
+    NodeGetCapabilitiesResponse, NodeGetInfoRequest, NodeGetInfoResponse, NodeGetVolumeStatsRequest,
+    NodeGetVolumeStatsResponse, NodePublishVolumeRequest, NodePublishVolumeResponse, NodeServiceCapability,
+    NodeStageVolumeRequest, NodeStageVolumeResponse, NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse,
+    NodeUnstageVolumeRequest, NodeUnstageVolumeResponse, VolumeUsage,
+};
+use dunnage_host::mount::Place;
+use dunnage_host::mountinfo::Mount;
+use dunnage_host::options::Options;
+use dunnage_host::space::Space;
+use tonic::{Request, Response, Status};
+use tracing::{info, instrument, warn};
+
+use super::controller::parse;
+use super::{Driver, blocking};
+use crate::capability::{self, Access, Capability};
+use crate::error::{Error, Result};
+use crate::record::Record;
+use crate::store::Volume;
+
+mod publish;
+
+use publish::{Seen, Step, next};
+
+/// CSI Node.
+#[derive(Clone, Debug)]
+pub struct NodeService {
+    driver: Driver,
+}
+
+impl NodeService {
+    pub(super) fn new(driver: Driver) -> Self {
+        Self { driver }
+    }
+}
+
+type Answer<T> = std::result::Result<Response<T>, Status>;
+
+impl Driver {
+    fn stage(&self, request: &NodeStageVolumeRequest) -> Result<NodeStageVolumeResponse> {
+        let id = parse(&request.volume_id)?;
+        let capability = self.capability(request.volume_capability.as_ref())?;
+        let staging = self.need_place("staging_target_path", &request.staging_target_path)?;
+        let id = id?;
+        let store = self.store()?;
+        let _guard = self.lock(&id)?;
+        let mut volume = store.volume(&id)?;
+        self.check_attached(&volume.record)?;
+        self.check_file_system(&volume.record, &capability)?;
+        self.check_fence()?;
+        self.engine().stage(&mut volume, &staging, &capability)?;
+        info!("volume staged");
+        Ok(NodeStageVolumeResponse {})
+    }
+
+    /// Needs no pool for its main work: a disk that failed must not keep its mounts.
+    fn unstage(&self, request: &NodeUnstageVolumeRequest) -> Result<NodeUnstageVolumeResponse> {
+        let id = parse(&request.volume_id)?;
+        let staging = self.place("staging_target_path", &request.staging_target_path)?;
+        let id = id?;
+        let _guard = self.lock(&id)?;
+        let unmounted = match &staging {
+            Some(staging) => unmount(staging)?,
+            None => false,
+        };
+        match self.store().and_then(|store| store.volume(&id)) {
+            Ok(volume) => {
+                if !self.engine().release(&volume)? {
+                    warn!("volume is unmounted here, but a copy of the mount elsewhere still holds it");
+                }
+            }
+            // Nothing to release without a volume; without a pool, the last unmount has released it.
+            Err(Error::NoSuchVolume { .. } | Error::Unavailable(_)) if unmounted => {}
+            Err(Error::Unavailable(_)) => {}
+            Err(error) => return Err(error),
+        }
+        info!("volume unstaged");
+        Ok(NodeUnstageVolumeResponse {})
+    }
+
+    fn publish(&self, request: &NodePublishVolumeRequest) -> Result<NodePublishVolumeResponse> {
+        let id = parse(&request.volume_id)?;
+        let capability = self.capability(request.volume_capability.as_ref())?;
+        if request.staging_target_path.is_empty() {
+            return Err(Error::Precondition(
+                "staging_target_path is missing: the volume has to be staged first".into(),
+            ));
+        }
+        let staging = self.need_place("staging_target_path", &request.staging_target_path)?;
+        let target = self.need_place("target_path", &request.target_path)?;
+        let id = id?;
+        let store = self.store()?;
+        let _guard = self.lock(&id)?;
+        let volume = store.volume(&id)?;
+        self.check_file_system(&volume.record, &capability)?;
+        let options = if request.readonly || capability.access == Access::ReadOnly {
+            capability.options.read_only()
+        } else {
+            capability.options
+        };
+        self.bind(&volume, &staging, &target, &options, capability.access)?;
+        info!(target_path = request.target_path, "volume published");
+        Ok(NodePublishVolumeResponse {})
+    }
+
+    fn bind(
+        &self,
+        volume: &Volume,
+        staging: &Place,
+        target: &Place,
+        options: &Options,
+        access: Access,
+    ) -> Result<()> {
+        let source = self.engine().source(volume, staging)?;
+        let mounts = self.engine().mounts(volume)?;
+        let kubelet_dir = &self.config().kubelet_dir;
+        let seen = Seen {
+            target: target.mounted()?,
+            mounts: &mounts,
+            access,
+            read_only: options.is_read_only(),
+            elsewhere: &|mount: &Mount| is_elsewhere(mount, kubelet_dir, [staging.path(), target.path()]),
+        };
+        match next(&seen) {
+            Step::Bind => {
+                target.make()?;
+                volume.reach("target made");
+                target.bind(source, options)?;
+                volume.reach("target mounted");
+                Ok(())
+            }
+            // The last publish ended between the mount and its options.
+            Step::Remount => Ok(target.remount(options)?),
+            Step::Finished => Ok(()),
+            Step::Refuse(why) => Err(Error::Precondition(format!(
+                "volume {} cannot be published at {}: {why}",
+                volume.id(),
+                target.path().display()
+            ))),
+        }
+    }
+
+    fn unpublish(&self, request: &NodeUnpublishVolumeRequest) -> Result<NodeUnpublishVolumeResponse> {
+        let id = parse(&request.volume_id)?;
+        let target = self.place("target_path", &request.target_path)?;
+        let id = id?;
+        let _guard = self.lock(&id)?;
+        let unmounted = match &target {
+            Some(target) => {
+                let unmounted = unmount(target)?;
+                target.remove()?;
+                unmounted
+            }
+            None => false,
+        };
+        if !unmounted && let Ok(store) = self.store() {
+            store.volume(&id)?;
+        }
+        info!(target_path = request.target_path, "volume unpublished");
+        Ok(NodeUnpublishVolumeResponse {})
+    }
+
+    fn stats(&self, request: &NodeGetVolumeStatsRequest) -> Result<NodeGetVolumeStatsResponse> {
+        let id = parse(&request.volume_id)?;
+        let place = self.place("volume_path", &request.volume_path)?;
+        let volume = self.store()?.volume(&id?)?;
+        let gone = || Error::NoSuchVolume { id: format!("{} at {}", volume.id(), request.volume_path) };
+        let place = place.ok_or_else(gone)?;
+        let mount = place.mounted()?.ok_or_else(gone)?;
+        if !self.engine().mounts(&volume)?.iter().any(|own| own.id == mount.id) {
+            return Err(gone());
+        }
+        let space = self.engine().stats(&volume, &place)?;
+        Ok(NodeGetVolumeStatsResponse { usage: usage(space), volume_condition: None })
+    }
+
+    fn info(&self) -> Result<NodeGetInfoResponse> {
+        let store = self.store()?;
+        Ok(NodeGetInfoResponse {
+            node_id: self.config().node_id.clone(),
+            max_volumes_per_node: 0,
+            accessible_topology: Some(self.topology(&store.id)),
+        })
+    }
+
+    fn capability(&self, capability: Option<&dunnage_csi::v1::VolumeCapability>) -> Result<Capability> {
+        let capability = capability::parse(capability)?;
+        self.engine().content(&capability)?;
+        Ok(capability)
+    }
+
+    fn check_attached(&self, record: &Record) -> Result<()> {
+        let own = &self.config().node_id;
+        if !self.config().attach || record.published_node.as_ref() == Some(own) {
+            return Ok(());
+        }
+        Err(Error::Precondition(format!("volume {} is not attached to node {own}", record.id)))
+    }
+
+    fn check_file_system(&self, record: &Record, capability: &Capability) -> Result<()> {
+        if capability.fs_type.is_empty() {
+            return Ok(());
+        }
+        super::controller::same_content(record, self.engine().content(capability)?)
+            .map_err(|error| Error::Invalid(error.to_string()))
+    }
+}
+
+/// Whether a mount is a use of the volume at another path than these.
+fn is_elsewhere(mount: &Mount, kubelet_dir: &Path, own: [&Path; 2]) -> bool {
+    mount.mount_point.starts_with(kubelet_dir) && !own.contains(&mount.mount_point.as_path())
+}
+
+/// Unmounts what is there; tells whether anything was.
+fn unmount(place: &Place) -> Result<bool> {
+    let mounted = place.mounted()?.is_some();
+    if mounted {
+        place.unmount()?;
+    }
+    Ok(mounted)
+}
+
+fn usage(space: Space) -> Vec<VolumeUsage> {
+    let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+    let entry = |unit: Unit, total, available, used| VolumeUsage {
+        unit: unit.into(),
+        total: signed(total),
+        available: signed(available),
+        used: signed(used),
+    };
+    vec![
+        entry(Unit::Bytes, space.total, space.available, space.used),
+        entry(Unit::Inodes, space.inodes, space.inodes_free, space.inodes.saturating_sub(space.inodes_free)),
+    ]
+}
+
+#[tonic::async_trait]
+impl Node for NodeService {
+    #[instrument(skip_all, fields(volume = request.get_ref().volume_id))]
+    async fn node_stage_volume(
+        &self,
+        request: Request<NodeStageVolumeRequest>,
+    ) -> Answer<NodeStageVolumeResponse> {
+        let (driver, request) = (self.driver.clone(), request.into_inner());
+        blocking(move || driver.stage(&request)).await
+    }
+
+    #[instrument(skip_all, fields(volume = request.get_ref().volume_id))]
+    async fn node_unstage_volume(
+        &self,
+        request: Request<NodeUnstageVolumeRequest>,
+    ) -> Answer<NodeUnstageVolumeResponse> {
+        let (driver, request) = (self.driver.clone(), request.into_inner());
+        blocking(move || driver.unstage(&request)).await
+    }
+
+    #[instrument(skip_all, fields(volume = request.get_ref().volume_id))]
+    async fn node_publish_volume(
+        &self,
+        request: Request<NodePublishVolumeRequest>,
+    ) -> Answer<NodePublishVolumeResponse> {
+        let (driver, request) = (self.driver.clone(), request.into_inner());
+        blocking(move || driver.publish(&request)).await
+    }
+
+    #[instrument(skip_all, fields(volume = request.get_ref().volume_id))]
+    async fn node_unpublish_volume(
+        &self,
+        request: Request<NodeUnpublishVolumeRequest>,
+    ) -> Answer<NodeUnpublishVolumeResponse> {
+        let (driver, request) = (self.driver.clone(), request.into_inner());
+        blocking(move || driver.unpublish(&request)).await
+    }
+
+    #[instrument(skip_all, fields(volume = request.get_ref().volume_id))]
+    async fn node_get_volume_stats(
+        &self,
+        request: Request<NodeGetVolumeStatsRequest>,
+    ) -> Answer<NodeGetVolumeStatsResponse> {
+        let (driver, request) = (self.driver.clone(), request.into_inner());
+        blocking(move || driver.stats(&request)).await
+    }
+
+    async fn node_expand_volume(
+        &self,
+        _: Request<NodeExpandVolumeRequest>,
+    ) -> Answer<NodeExpandVolumeResponse> {
+        Err(Error::Unsupported("NodeExpandVolume").into())
+    }
+
+    async fn node_get_capabilities(
+        &self,
+        _: Request<NodeGetCapabilitiesRequest>,
+    ) -> Answer<NodeGetCapabilitiesResponse> {
+        let capabilities =
+            [rpc::Type::StageUnstageVolume, rpc::Type::GetVolumeStats, rpc::Type::SingleNodeMultiWriter]
+                .into_iter()
+                .map(|kind| NodeServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: kind.into() })) })
+                .collect();
+        Ok(Response::new(NodeGetCapabilitiesResponse { capabilities }))
+    }
+
+    async fn node_get_info(&self, _: Request<NodeGetInfoRequest>) -> Answer<NodeGetInfoResponse> {
+        let driver = self.driver.clone();
+        blocking(move || driver.info()).await
+    }
+}

@@ -1,0 +1,92 @@
+//! What a publish has to do, from what is mounted: pure.
+
+use dunnage_host::mountinfo::Mount;
+
+use crate::capability::Access;
+
+/// What is there.
+pub(super) struct Seen<'a> {
+    /// What is mounted at the target.
+    pub(super) target: Option<Mount>,
+    /// All mounts of the volume.
+    pub(super) mounts: &'a [Mount],
+    pub(super) access: Access,
+    pub(super) read_only: bool,
+    /// Whether a mount of the volume is another pod's.
+    pub(super) elsewhere: &'a dyn Fn(&Mount) -> bool,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Bind,
+    Remount,
+    Finished,
+    Refuse(String),
+}
+
+/// What to do.
+pub(super) fn next(seen: &Seen<'_>) -> Step {
+    if seen.access == Access::Single
+        && let Some(other) = seen.mounts.iter().find(|mount| (seen.elsewhere)(mount))
+    {
+        return Step::Refuse(format!(
+            "it is for one pod alone and is published at {} already",
+            other.mount_point.display()
+        ));
+    }
+    match &seen.target {
+        None => Step::Bind,
+        Some(mount) if !seen.mounts.iter().any(|own| own.id == mount.id) => {
+            Step::Refuse("something else is mounted there".to_owned())
+        }
+        Some(mount) if mount.read_only != seen.read_only => Step::Remount,
+        Some(_) => Step::Finished,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mount(id: u64, mount_point: &str, read_only: bool) -> Mount {
+        Mount {
+            id,
+            device: (7, 0),
+            root: "/".into(),
+            mount_point: mount_point.into(),
+            read_only,
+            filesystem: "ext4".into(),
+        }
+    }
+
+    #[test]
+    fn each_sight_has_its_step() {
+        let staged = mount(1, "/k/staging", false);
+        let other = mount(2, "/k/pods/other", false);
+        let here = mount(3, "/k/pods/here", false);
+        let foreign = mount(9, "/k/pods/here", false);
+        let refused = None;
+        for (target, mounts, access, read_only, expected) in [
+            (None, vec![&staged], Access::Shared, false, Some(Step::Bind)),
+            (None, vec![&staged, &other], Access::Shared, false, Some(Step::Bind)),
+            (None, vec![&staged, &other], Access::Single, false, refused),
+            (Some(&here), vec![&staged, &here], Access::Single, false, Some(Step::Finished)),
+            (Some(&here), vec![&staged, &here], Access::Shared, true, Some(Step::Remount)),
+            (Some(&foreign), vec![&staged], Access::Shared, false, None),
+        ] {
+            let mounts: Vec<Mount> = mounts.into_iter().cloned().collect();
+            let seen = Seen {
+                target: target.cloned(),
+                mounts: &mounts,
+                access,
+                read_only,
+                elsewhere: &|mount| mount.mount_point.ends_with("other"),
+            };
+            let step = next(&seen);
+            match expected {
+                Some(expected) => assert_eq!(step, expected),
+                None => assert!(matches!(step, Step::Refuse(_)), "{step:?}"),
+            }
+        }
+    }
+}

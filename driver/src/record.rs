@@ -1,0 +1,100 @@
+//! What is written beside a volume's data: the truth about it.
+
+use serde::{Deserialize, Serialize};
+
+use dunnage_host::filesystem::Kind;
+
+use crate::id::VolumeId;
+
+/// The name of the record in the volume's directory.
+pub(crate) const FILE: &str = "volume.json";
+
+/// A volume, as its record has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Record {
+    pub id: VolumeId,
+    /// The name of the `CreateVolume` call that made it.
+    pub name: String,
+    pub capacity_bytes: u64,
+    pub content: Content,
+    /// The node that `ControllerPublishVolume` gave it to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub published_node: Option<String>,
+}
+
+/// How the data lie beside the record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub(crate) enum Content {
+    /// In the directory `data`.
+    Directory,
+    /// In the file `image`, which holds a file system.
+    Image {
+        #[serde(with = "kind")]
+        fs_type: Kind,
+        format: Format,
+    },
+}
+
+/// How far an image's file system is. An image whose formatting was finished is never formatted again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Format {
+    /// Not begun: the image is all zeros.
+    Never,
+    /// Begun, perhaps cut short: it has never been mounted, so it holds nobody's data.
+    Started,
+    Done,
+}
+
+mod kind {
+    use super::{Deserialize, Kind};
+    use serde::{Deserializer, Serializer, de::Error};
+
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for this form")]
+    pub(super) fn serialize<S: Serializer>(kind: &Kind, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(kind.name())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Kind, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        Kind::named(&name).ok_or_else(|| D::Error::custom(format!("unknown file system {name:?}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id() -> VolumeId {
+        VolumeId::make(&"0123456789abcdef".parse().unwrap(), "pvc-1")
+    }
+
+    #[test]
+    fn a_record_reads_as_it_was_written() {
+        for content in [Content::Directory, Content::Image { fs_type: Kind::Xfs, format: Format::Started }] {
+            let record = Record {
+                id: id(),
+                name: "pvc-1".into(),
+                capacity_bytes: 1 << 30,
+                content,
+                published_node: Some("n1".into()),
+            };
+            let text = serde_json::to_string(&record).unwrap();
+            assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), record, "{text}");
+        }
+    }
+
+    /// The form on the disk outlives this program: changing it needs a new format number.
+    #[test]
+    fn the_form_on_the_disk_stays() {
+        let text = format!(
+            r#"{{"id":"{}","name":"pvc-1","capacityBytes":7,"content":{{"type":"image","fsType":"ext4","format":"done"}}}}"#,
+            id()
+        );
+        let record: Record = serde_json::from_str(&text).unwrap();
+        assert_eq!(record.content, Content::Image { fs_type: Kind::Ext4, format: Format::Done });
+        assert_eq!(serde_json::to_string(&record).unwrap(), text);
+    }
+}

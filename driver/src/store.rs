@@ -1,0 +1,335 @@
+//! The volumes of an open pool: on the disk, and in an index that is rebuilt from it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use dunnage_host::dir::{Dir, Mounts};
+use dunnage_host::space::{self, Space};
+use tracing::{info, warn};
+
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::id::{PoolId, VolumeId};
+use crate::pool::Changed;
+use crate::record::{self, Record};
+use crate::status::chain;
+use crate::steps::Steps;
+use crate::store::sweep::{HALF_MADE, sweep};
+use crate::store::trash::Trash;
+
+mod sweep;
+mod trash;
+
+/// The directory of all volumes, each in a directory named by its id.
+pub(crate) const VOLUMES: &str = "volumes";
+/// Where deleted volumes wait until they are gone.
+pub(crate) const TRASH: &str = "trash";
+
+/// Makes the directories that a store lies in.
+pub(crate) fn make_dirs(root: &Dir) -> Result<()> {
+    root.make_dir(VOLUMES, 0o700)?;
+    root.make_dir(TRASH, 0o700)?;
+    Ok(())
+}
+
+/// Removes them again, with what was deleted; a directory that holds anything else stays.
+pub(crate) fn remove_dirs(root: &Dir) -> Result<()> {
+    if root.has(TRASH)? {
+        root.remove_tree(TRASH)?;
+    }
+    if root.has(VOLUMES)? && root.dir(VOLUMES, Mounts::Refuse)?.entries()?.is_empty() {
+        root.remove_tree(VOLUMES)?;
+    }
+    Ok(())
+}
+
+/// An open pool. Its methods block.
+#[derive(Debug)]
+pub(crate) struct Store {
+    pub(crate) id: PoolId,
+    root: Dir,
+    /// Holds the lock that keeps other processes out.
+    _own: Dir,
+    volumes: Dir,
+    trash: Trash,
+    engine: Arc<dyn Engine>,
+    index: Mutex<Index>,
+    changed: Changed,
+    steps: Steps,
+}
+
+#[derive(Debug, Default)]
+struct Index {
+    records: BTreeMap<VolumeId, Record>,
+    /// Bytes of volumes that are being made just now.
+    making: HashMap<VolumeId, u64>,
+    /// The pool is being given up.
+    closed: bool,
+}
+
+/// An existing volume and its open directory.
+#[derive(Debug)]
+pub(crate) struct Volume {
+    pub(crate) record: Record,
+    pub(crate) dir: Dir,
+    store: Arc<Store>,
+}
+
+impl Store {
+    /// Opens a pool, clears away what was cut short, and reads all records.
+    pub(crate) fn open(
+        id: PoolId,
+        root: Dir,
+        own: Dir,
+        engine: Arc<dyn Engine>,
+        changed: Changed,
+        steps: Steps,
+    ) -> Result<Self> {
+        let volumes = root.dir(VOLUMES, Mounts::Refuse)?;
+        let trash = Trash::open(root.dir(TRASH, Mounts::Refuse)?, changed.clone())?;
+        let found = sweep(&volumes.entries()?);
+        for name in &found.remove {
+            info!(pool = %id, name, "removing a half-made volume");
+            volumes.remove_tree(name)?;
+        }
+        for name in &found.strange {
+            warn!(pool = %id, name, "leaving alone what is no volume");
+        }
+        let mut records = BTreeMap::new();
+        for volume in found.load {
+            match load(&volumes, &volume) {
+                Ok(record) => {
+                    records.insert(volume, record);
+                }
+                Err(error) => warn!(pool = %id, %volume, error = chain(&error), "volume cannot be used"),
+            }
+        }
+        info!(pool = %id, volumes = records.len(), "pool opened");
+        let index = Mutex::new(Index { records, ..Index::default() });
+        Ok(Self { id, root, _own: own, volumes, trash, engine, index, changed, steps })
+    }
+
+    pub(crate) fn record(&self, id: &VolumeId) -> Option<Record> {
+        self.index().records.get(id).cloned()
+    }
+
+    /// All volumes in the order of their ids.
+    pub(crate) fn records(&self) -> Vec<Record> {
+        self.index().records.values().cloned().collect()
+    }
+
+    /// Opens an existing volume.
+    pub(crate) fn volume(self: &Arc<Self>, id: &VolumeId) -> Result<Volume> {
+        let record = self.record(id).ok_or_else(|| Error::NoSuchVolume { id: id.to_string() })?;
+        let dir = self.volumes.dir(id.as_str(), Mounts::Refuse)?;
+        Ok(Volume { record, dir, store: Arc::clone(self) })
+    }
+
+    pub(crate) fn space(&self) -> Result<Space> {
+        Ok(space::of(&self.root, self.root.path())?)
+    }
+
+    /// The file system that the pool lies on.
+    pub(crate) fn filesystem(&self) -> Result<String> {
+        Ok(dunnage_host::mount::mount_of(&self.root)?.0.filesystem)
+    }
+
+    /// Bytes that new volumes may take.
+    pub(crate) fn available(&self) -> Result<u64> {
+        let space = self.space()?;
+        Ok(self.available_of(space, &self.index()))
+    }
+
+    fn available_of(&self, space: Space, index: &Index) -> u64 {
+        let promised = self.engine.promised(&index.records);
+        available(space, promised + index.making.values().sum::<u64>())
+    }
+
+    /// Makes a volume: under a temporary name first, so that it is there whole or not at all.
+    pub(crate) fn create(&self, record: &Record) -> Result<()> {
+        self.reserve(record)?;
+        let made = self.make(record);
+        let mut index = self.index();
+        index.making.remove(&record.id);
+        if made.is_ok() {
+            index.records.insert(record.id.clone(), record.clone());
+        }
+        drop(index);
+        self.changed.notify();
+        made
+    }
+
+    /// Takes the space in the books before it is taken on the disk, so that two volumes never share it.
+    fn reserve(&self, record: &Record) -> Result<()> {
+        let space = self.space()?;
+        let mut index = self.index();
+        if index.closed {
+            return Err(Error::Unavailable(format!("pool {} is being removed", self.id)));
+        }
+        let free = self.available_of(space, &index);
+        if record.capacity_bytes > free {
+            return Err(Error::Full { wanted: record.capacity_bytes, free });
+        }
+        index.making.insert(record.id.clone(), record.capacity_bytes);
+        Ok(())
+    }
+
+    fn make(&self, record: &Record) -> Result<()> {
+        let name = format!("{HALF_MADE}{}", record.id);
+        self.volumes.remove_tree(&name)?;
+        let made = self.fill(&name, record);
+        if made.is_err()
+            && let Err(error) = self.volumes.remove_tree(&name)
+        {
+            warn!(volume = %record.id, error = chain(&error), "cannot clear away a half-made volume yet");
+        }
+        made
+    }
+
+    fn fill(&self, name: &str, record: &Record) -> Result<()> {
+        let dir = self.volumes.make_dir(name, 0o700)?;
+        self.steps.reach("volume directory made");
+        self.engine.make(&dir, record).map_err(|error| self.explain(error, record))?;
+        self.steps.reach("volume data made");
+        dir.write(record::FILE, &encode(record)?)?;
+        self.steps.reach("volume record written");
+        self.volumes.rename(name, &self.volumes, record.id.as_str())?;
+        self.steps.reach("volume renamed");
+        Ok(())
+    }
+
+    /// A disk that turned out to be full is told as such, with the numbers.
+    fn explain(&self, error: Error, record: &Record) -> Error {
+        match error {
+            Error::Host(host) if host.is_full() => Error::Full {
+                wanted: record.capacity_bytes,
+                free: self.space().map_or(0, |space| space.available),
+            },
+            error => error,
+        }
+    }
+
+    /// Deletes a volume that nothing uses; it is no error when there is none.
+    pub(crate) fn delete(self: &Arc<Self>, id: &VolumeId) -> Result<()> {
+        if self.record(id).is_none() {
+            return Ok(());
+        }
+        let volume = self.volume(id)?;
+        if let Some(user) = self.engine.mounts(&volume)?.first() {
+            return Err(Error::Precondition(format!(
+                "volume {id} is still mounted at {}",
+                user.mount_point.display()
+            )));
+        }
+        if !self.engine.release(&volume)? {
+            return Err(Error::Precondition(format!("volume {id} is still in use on this node")));
+        }
+        self.steps.reach("volume released");
+        self.trash.take(&self.volumes, id)?;
+        self.steps.reach("volume in the trash");
+        self.index().records.remove(id);
+        self.changed.notify();
+        Ok(())
+    }
+
+    /// Takes no more volumes, if there are none.
+    pub(crate) fn close(&self) -> Result<()> {
+        let mut index = self.index();
+        let volumes = index.records.len() + index.making.len();
+        if volumes > 0 {
+            return Err(Error::Precondition(format!("pool {} still has {volumes} volumes", self.id)));
+        }
+        if let Some(entry) = self.volumes.entries()?.first() {
+            return Err(Error::Precondition(format!(
+                "pool {} still holds {} in its directory of volumes",
+                self.id,
+                entry.name.display()
+            )));
+        }
+        index.closed = true;
+        Ok(())
+    }
+
+    fn index(&self) -> MutexGuard<'_, Index> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Volume {
+    pub(crate) fn id(&self) -> &VolumeId {
+        &self.record.id
+    }
+
+    /// Changes the record, on the disk first.
+    pub(crate) fn note(&mut self, change: impl FnOnce(&mut Record)) -> Result<()> {
+        let mut record = self.record.clone();
+        change(&mut record);
+        if record == self.record {
+            return Ok(());
+        }
+        self.dir.write(record::FILE, &encode(&record)?)?;
+        self.store.index().records.insert(record.id.clone(), record.clone());
+        self.store.changed.notify();
+        self.record = record;
+        Ok(())
+    }
+
+    pub(crate) fn reach(&self, step: &'static str) {
+        self.store.steps.reach(step);
+    }
+
+    /// The space of the file system that the pool lies on.
+    pub(crate) fn space(&self) -> Result<Space> {
+        self.store.space()
+    }
+
+    /// A file of the volume's own.
+    pub(crate) fn file(&self, name: &str) -> Result<File> {
+        Ok(self.dir.file(name)?)
+    }
+}
+
+fn load(volumes: &Dir, id: &VolumeId) -> Result<Record> {
+    let content = volumes.dir(id.as_str(), Mounts::Refuse)?.read(record::FILE)?;
+    let record: Record =
+        serde_json::from_slice(&content).map_err(|source| Error::Damaged { id: id.to_string(), source })?;
+    if record.id == *id {
+        Ok(record)
+    } else {
+        Err(Error::Precondition(format!("its record is that of {}", record.id)))
+    }
+}
+
+fn encode(record: &Record) -> Result<Vec<u8>> {
+    serde_json::to_vec(record).map_err(|source| Error::Damaged { id: record.id.to_string(), source })
+}
+
+/// What is left for new volumes: a full file system harms everything else on it, so a little is kept back.
+fn available(space: Space, promised: u64) -> u64 {
+    const RESERVE_PARTS: u64 = 50;
+    const RESERVE_MOST: u64 = 4 << 30;
+    let reserve = (space.total / RESERVE_PARTS).min(RESERVE_MOST);
+    space.available.saturating_sub(reserve).saturating_sub(promised)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reserve_and_what_is_promised_are_not_for_new_volumes() {
+        const G: u64 = 1 << 30;
+        for (total, free, promised, expected) in [
+            (100 * G, 50 * G, 0, 48 * G),
+            (100 * G, 50 * G, 40 * G, 8 * G),
+            (100 * G, 50 * G, 49 * G, 0),
+            (100 * G, G, 0, 0),
+            (1000 * G, 500 * G, 0, 496 * G),
+            (0, 0, 0, 0),
+        ] {
+            let space = Space { total, available: free, ..Space::default() };
+            assert_eq!(available(space, promised), expected);
+        }
+    }
+}
