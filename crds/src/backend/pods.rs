@@ -271,7 +271,7 @@ impl LogFormat {
 }
 
 /// How a new version reaches the nodes.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Update {
     /// RollingUpdate: node after node, and no further than the first node that fails to register. OnDelete: a
@@ -282,7 +282,7 @@ pub struct Update {
     /// Nodes that may be without a running driver during an update: a number or a share, as 10%. Default: 1. Mounted
     /// volumes stay mounted meanwhile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = rules::is_a_number_or_share())]
+    #[schemars(extend("minimum" = 1, "pattern" = "^([1-9][0-9]?|100)%$"))]
     pub max_unavailable: Option<IntOrString>,
 }
 
