@@ -34,7 +34,7 @@ test-system: ## The whole on an embedded cluster of two nodes, with power cuts
 	@tests/report test-system sh -c 'tests/cluster/test && tests/system/run'
 
 test-conformance: ## The Kubernetes storage suite against each engine (not part of `make test`)
-	@tests/report test-conformance tests/conformance/run.sh
+	@PROFILE=fast tests/report test-conformance tests/conformance/run.sh
 
 bench: ## Measure speed and memory, side by side with the upstream sidecars
 	@tests/bench/bench.sh
