@@ -6,6 +6,7 @@ start_program() {
   shift
   setsid nsenter --net="/run/netns/$network" -- "$bin/$program" "$@" >"$logs/$program.log" 2>&1 </dev/null &
   echo $! >"$pids/$program.pid"
+  disown
 }
 
 start_control_plane() {
@@ -33,7 +34,7 @@ start_control_plane() {
     --proxy-client-cert-file="$pki/front-proxy-client.crt" --proxy-client-key-file="$pki/front-proxy-client.key" \
     --enable-aggregator-routing=true \
     --default-not-ready-toleration-seconds=15 --default-unreachable-toleration-seconds=15
-  wait_until 120 kubectl get --raw /readyz || die "the API server did not become ready"
+  wait_until "$patience" kubectl get --raw /readyz || die "the API server did not become ready"
 
   # A silent node is seen as such after 12 s instead of 50 s.
   start_program kube-controller-manager --kubeconfig="$pki/kube-controller-manager.kubeconfig" \

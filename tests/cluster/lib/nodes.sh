@@ -5,6 +5,7 @@ start_node() {
   mkdir -p "$state/nodes/n$1"
   setsid "$here/node-enter" "$name" "$1" >"$logs/node-n$1.log" 2>&1 </dev/null &
   echo $! >"$pids/node-$1.pid"
+  disown
   date +%s >"$state/nodes/n$1/started"
 }
 
@@ -60,4 +61,4 @@ node_is_ready() {
   [[ $ready == True && $(date -d "$heartbeat" +%s) -ge $(cat "$state/nodes/n$1/started") ]]
 }
 
-wait_for_node() { wait_until 120 node_is_ready "$1" || die "node n$1 did not become Ready"; }
+wait_for_node() { wait_until "$patience" node_is_ready "$1" || die "node n$1 did not become Ready"; }

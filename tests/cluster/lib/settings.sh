@@ -18,6 +18,9 @@ machines=10.99.0  # control plane .1, node I .(10 + I)
 pods=10.244       # node I has $pods.I.0/24
 services=10.96.0  # /16; the API server is .1
 
+# Seconds that a part may take to become ready; a machine that is emulated needs many more.
+patience=${DUNNAGE_CLUSTER_PATIENCE:-120}
+
 export KUBECONFIG=$pki/admin.kubeconfig
 # What kubectl and helm keep for later goes with the cluster.
 export KUBECACHEDIR=$state/kubectl-cache HELM_CACHE_HOME=$state/helm/cache HELM_CONFIG_HOME=$state/helm/config HELM_DATA_HOME=$state/helm/data
