@@ -77,7 +77,7 @@ start_cluster() {
 
 install() {
   show helm install dunnage "$root/helm/dunnage" --namespace dunnage-system --create-namespace \
-    --set "image.repository=${image%:*},image.tag=${image##*:}" --wait --timeout 3m
+    --set-string "image.repository=${image%:*},image.tag=${image##*:}" --wait --timeout 3m
 }
 
 make_backend() {
