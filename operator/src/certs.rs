@@ -120,10 +120,9 @@ pub fn authority_step(authority: Option<&Authority>, now: Timestamp) -> Authorit
         // The operator was away for years: no overlap can help.
         _ if left <= SignedDuration::ZERO => AuthorityStep::Create,
         (Some(_), _) if spread => AuthorityStep::Promote,
-        (Some(_), _) => AuthorityStep::Keep,
         (None, Some(_)) if spread => AuthorityStep::DropPrevious,
         (None, _) if left < AUTHORITY_LIFE / 3 => AuthorityStep::AddNext,
-        (None, _) => AuthorityStep::Keep,
+        _ => AuthorityStep::Keep,
     }
 }
 

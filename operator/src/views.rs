@@ -85,11 +85,12 @@ pub fn node_views<'a>(
     views
 }
 
+/// Taints that the DaemonSet's controller tolerates by itself.
+const ALWAYS: &str = "node.kubernetes.io/";
+
 /// Whether the DaemonSet puts a pod on this node. Without tolerations given, it tolerates everything.
 fn is_tolerated(node: &Node, tolerations: Option<&[Toleration]>) -> bool {
     let Some(tolerations) = tolerations else { return true };
-    // The DaemonSet's controller tolerates these by itself.
-    const ALWAYS: &str = "node.kubernetes.io/";
     let mut taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
     taints.all(|taint| {
         let fits = |toleration: &Toleration| {

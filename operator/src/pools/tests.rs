@@ -1,4 +1,5 @@
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::ConfigMap;
 
 use super::*;
 
@@ -305,11 +306,10 @@ fn a_settled_pool_is_written_at_most_hourly() {
 #[test]
 fn the_record_survives_its_config_map_and_nonsense_is_refused() {
     let world = World::default().entry(P1, "a", Phase::Active).entry(P2, "b", Phase::Pending);
-    let mut map = k8s_openapi::api::core::v1::ConfigMap::default();
-    map.data = Some(record::write(&world.record));
-    assert_eq!(record::read(&map).expect("read"), world.record);
-    map.data = Some([(P1.to_owned(), "{}".to_owned())].into());
-    assert!(record::read(&map).expect_err("no node").to_string().contains(P1));
+    let map = |data| ConfigMap { data: Some(data), ..ConfigMap::default() };
+    assert_eq!(record::read(&map(record::write(&world.record))).expect("read"), world.record);
+    let nonsense = record::read(&map([(P1.to_owned(), "{}".to_owned())].into()));
+    assert!(nonsense.expect_err("no node").to_string().contains(P1));
 }
 
 #[test]

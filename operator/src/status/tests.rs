@@ -115,10 +115,12 @@ fn all_is_well_when_pods_kubelets_labels_and_agents_agree() {
     assert_eq!(status.observed_generation, Some(3));
 }
 
+type Change = Box<dyn Fn(&mut World)>;
+
 #[test]
 fn a_node_is_ready_only_when_nothing_is_missing() {
     let missing = Problem { reason: problems::POOL_MISSING, message: "mount it".into() };
-    let cases: [(&str, Box<dyn Fn(&mut World)>); 9] = [
+    let cases: [(&str, Change); 9] = [
         (problems::POD_NOT_READY, Box::new(|w| w.nodes[0].pod = None)),
         (problems::POD_NOT_READY, Box::new(|w| w.nodes[0].pod.as_mut().expect("pod").ready = false)),
         (problems::NOT_REGISTERED, Box::new(|w| w.nodes[0].registered = false)),

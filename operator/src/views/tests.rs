@@ -51,7 +51,7 @@ fn deleted(mut pod: Pod, at: i64) -> Pod {
 fn a_pod_that_its_set_never_replaces_is_found() {
     let nodes = ready_nodes(&[node("up", true), node("down", false)]);
     let now = Timestamp::from_second(1000).expect("time");
-    for (pod, wanted) in [
+    let cases = vec![
         (revision(pod("p", "up", true), "old"), None),
         (revision(pod("p", "up", false), "new"), None),
         (revision(pod("p", "up", false), "old"), Some(false)),
@@ -60,7 +60,8 @@ fn a_pod_that_its_set_never_replaces_is_found() {
         (revision(pod("p", "down", false), "new"), None),
         (deleted(revision(pod("p", "down", false), "new"), 1100), None),
         (deleted(revision(pod("p", "down", false), "new"), 900), Some(true)),
-    ] {
+    ];
+    for (pod, wanted) in cases {
         let found = stuck(Some(&set()), [&pod], &nodes, now);
         assert_eq!(found.first().map(|stuck| stuck.force), wanted, "{:?}", pod.metadata);
     }
