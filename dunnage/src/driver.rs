@@ -4,6 +4,15 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use dunnage_driver::EngineKind;
+use dunnage_driver::steps::Steps;
+use dunnage_driver::{node, router};
+use dunnage_telemetry::health::Checks;
+use dunnage_telemetry::http;
+use dunnage_telemetry::metrics::Metrics;
+use tokio_util::sync::CancellationToken;
+
+use crate::Failure;
 
 /// Serve CSI: on a node for its own pool, or in the controller pod as the router to all nodes.
 #[derive(Args, Debug)]
@@ -69,4 +78,60 @@ pub(crate) enum Engine {
     Directory,
     #[value(name = "LoopFile")]
     LoopFile,
+}
+
+/// Serves until `stop`.
+pub(crate) async fn run(args: DriverArgs, stop: CancellationToken) -> Result<(), Failure> {
+    let (metrics, checks) = (Metrics::default(), Checks::default());
+    let stopped = stop.clone();
+    let (telling, told) = (metrics.clone(), checks.clone());
+    let health = async move {
+        match args.http_endpoint {
+            Some(address) => http::serve(address, telling, told, stopped).await.map_err(Failure::from),
+            None => Ok(stopped.cancelled().await),
+        }
+    };
+    let serving = async {
+        match args.mode {
+            Mode::Node => node::serve(node_config(args)?, stop, metrics, checks).await.map_err(Failure::from),
+            Mode::Router => {
+                router::serve(router_config(args), stop, metrics, checks).await.map_err(Failure::from)
+            }
+        }
+    };
+    tokio::try_join!(health, serving).map(drop)
+}
+
+fn router_config(args: DriverArgs) -> router::Config {
+    router::Config {
+        endpoint: args.endpoint,
+        driver_name: args.driver_name,
+        attach: args.attach,
+        tls_dir: args.tls_dir,
+    }
+}
+
+fn node_config(args: DriverArgs) -> Result<node::ServeConfig, Failure> {
+    let missing = |flag: &str| Failure::from(format!("--{flag} is needed with --mode=node"));
+    let driver = node::Config {
+        driver_name: args.driver_name,
+        node_id: args.node.node_id.ok_or_else(|| missing("node-id"))?,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        engine: match args.engine {
+            Engine::Directory => EngineKind::Directory,
+            Engine::LoopFile => EngineKind::LoopFile,
+        },
+        pool_path: args.node.pool_path.ok_or_else(|| missing("pool-path"))?,
+        backend_uid: args.node.backend_uid.ok_or_else(|| missing("backend-uid"))?,
+        require_mount_point: args.node.require_mount_point,
+        attach: args.attach,
+        kubelet_dir: args.node.kubelet_dir,
+        steps: Steps::default(),
+    };
+    Ok(node::ServeConfig {
+        driver,
+        endpoint: args.endpoint,
+        agent_address: args.node.agent_address,
+        tls_dir: args.tls_dir,
+    })
 }

@@ -1,6 +1,6 @@
 //! Which role a call asks for: by its first argument, or by the name that the program is called under.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::path::Path;
 
 /// Upstream's program names and the roles that stand in for them: an image swap in an existing manifest works.
@@ -11,13 +11,13 @@ const UPSTREAM: [(&str, &str); 3] = [
 ];
 
 /// Arguments with the role as the second, whatever name the program was called under.
-pub(crate) fn with_role(arguments: Vec<OsString>) -> Vec<OsString> {
+pub(crate) fn with_role(arguments: Vec<String>) -> Vec<String> {
     let name = arguments.first().and_then(|program| Path::new(program).file_name()).and_then(OsStr::to_str);
     let role = UPSTREAM.iter().find(|(upstream, _)| Some(*upstream) == name).map(|(_, role)| *role);
     match role {
         None => arguments,
         Some(role) => {
-            let mut with_role = vec![OsString::from("dunnage"), OsString::from(role)];
+            let mut with_role = vec!["dunnage".to_owned(), role.to_owned()];
             with_role.extend(arguments.into_iter().skip(1));
             with_role
         }
@@ -29,10 +29,7 @@ mod tests {
     use super::*;
 
     fn role(call: &[&str]) -> Vec<String> {
-        with_role(call.iter().map(OsString::from).collect())
-            .into_iter()
-            .map(|argument| argument.into_string().expect("utf-8"))
-            .collect()
+        with_role(call.iter().map(|argument| (*argument).to_owned()).collect())
     }
 
     #[test]

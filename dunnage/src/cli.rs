@@ -1,0 +1,167 @@
+//! The command line: one subcommand a role, and some for people.
+
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use dunnage_operator::run::Args as OperatorArgs;
+use dunnage_sidecars::flags::{Normalised, normalise};
+use dunnage_sidecars::{attacher, discovery, provisioner, registrar};
+use dunnage_telemetry::logging::Format;
+
+use crate::driver::DriverArgs;
+use crate::role::with_role;
+use crate::uninstall::UninstallArgs;
+
+/// Storage for Kubernetes: one operator, one custom resource, one program for every role.
+#[derive(Parser, Debug)]
+#[command(
+    name = "dunnage",
+    version,
+    arg_required_else_help = true,
+    after_help = "Called under the name csi-provisioner, csi-attacher or csi-node-driver-registrar it takes that role, \
+                  with upstream's flags."
+)]
+pub(crate) struct Cli {
+    /// error, warn, info, debug or trace, or a list such as info,kube=debug
+    #[arg(long, global = true, env = "DUNNAGE_LOG_LEVEL", default_value = "info", value_name = "LEVEL")]
+    pub(crate) log_level: String,
+    /// text or json
+    #[arg(long, global = true, env = "DUNNAGE_LOG_FORMAT", default_value = "text", value_name = "FORMAT")]
+    pub(crate) log_format: Format,
+    #[command(subcommand)]
+    pub(crate) role: Role,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Role {
+    /// Turn every StorageBackend into a working CSI driver
+    Operator(OperatorArgs),
+    /// Serve CSI, on a node or as the router to all nodes
+    Driver(DriverArgs),
+    /// Make and delete volumes for claims (csi-provisioner)
+    Provisioner(provisioner::Args),
+    /// Attach and detach volumes (csi-attacher)
+    Attacher(attacher::Args),
+    /// Tell kubelet of the driver (csi-node-driver-registrar)
+    Registrar(registrar::Args),
+    /// Tell the router where the nodes' drivers are
+    AgentDiscovery(discovery::Args),
+    /// Remove Dunnage from a cluster; refuses while volumes exist
+    Uninstall(UninstallArgs),
+    /// Print the CustomResourceDefinition of StorageBackend
+    Crd,
+    /// Print a shell's completion script
+    Completion {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// The roles whose flags are written as upstream's: with one dash or two, and klog's among them.
+const UPSTREAM_FLAGS: [&str; 4] = ["provisioner", "attacher", "registrar", "agent-discovery"];
+
+/// A parsed call, and what is to be said about flags that mean nothing here.
+pub(crate) struct Call {
+    pub(crate) cli: Cli,
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Parses the arguments of the process.
+pub(crate) fn parse(arguments: Vec<String>) -> Result<Call, clap::Error> {
+    let mut arguments = with_role(arguments);
+    let mut command = Cli::command();
+    let mut warnings = Vec::new();
+    let mut verbosity = None;
+    let role = arguments.get(1).filter(|role| UPSTREAM_FLAGS.contains(&role.as_str())).cloned();
+    if let Some(role) = role {
+        // Built, so that the role's command knows the global flags too.
+        command.build();
+        if let Some(of_role) = command.find_subcommand(&role) {
+            let Normalised { args, warnings: said, verbosity: asked } =
+                normalise(of_role, arguments.drain(2..));
+            arguments.extend(args);
+            (warnings, verbosity) = (said, asked);
+        }
+    }
+    let mut matches = command.try_get_matches_from(arguments)?;
+    let mut cli = Cli::from_arg_matches_mut(&mut matches)?;
+    if let Some(level) = verbosity.and_then(level_of) {
+        level.clone_into(&mut cli.log_level);
+    }
+    Ok(Call { cli, warnings })
+}
+
+/// What upstream's `-v` shows in our levels; below 4 the level stays as it is.
+fn level_of(verbosity: u8) -> Option<&'static str> {
+    match verbosity {
+        0..=3 => None,
+        4 => Some("debug"),
+        5.. => Some("debug,dunnage_sidecars=trace"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(arguments: &[&str]) -> Result<Call, clap::Error> {
+        parse(arguments.iter().map(|argument| (*argument).to_owned()).collect())
+    }
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn an_upstream_manifest_starts_under_the_upstream_name() {
+        let call = call(&[
+            "/csi-provisioner",
+            "-v=5",
+            "--csi-address=/csi/csi.sock",
+            "--feature-gates=Topology=true",
+            "--leader-election",
+            "--connection-timeout=15s",
+        ])
+        .unwrap_or_else(|error| panic!("{error}"));
+        assert!(matches!(call.cli.role, Role::Provisioner(_)), "{:?}", call.cli.role);
+        assert!(call.cli.log_level.starts_with("debug"));
+        assert_eq!(call.warnings.len(), 1, "the obsolete flag is named: {:?}", call.warnings);
+    }
+
+    #[test]
+    fn what_the_operator_writes_is_understood() {
+        for arguments in [
+            "driver --mode=router --endpoint=unix:///csi/csi.sock --driver-name=local.csi.dunnage.dev \
+             --engine=Directory --tls-dir=/tls --http-endpoint=0.0.0.0:9742",
+            "driver --mode=node --endpoint=unix:///csi/csi.sock --driver-name=local.csi.dunnage.dev --node-id=n1 \
+             --engine=LoopFile --pool-path=/srv/pool --backend-uid=u --require-mount-point --attach \
+             --agent-address=0.0.0.0:9741 --tls-dir=/tls --kubelet-dir=/var/lib/kubelet --http-endpoint=0.0.0.0:9742",
+            "provisioner --csi-address=/csi/csi.sock --leader-election --leader-election-namespace=ns \
+             --strict-topology --extra-create-metadata --enable-capacity --capacity-ownerref-level=1 \
+             --http-endpoint=0.0.0.0:9744",
+            "attacher --csi-address=/csi/csi.sock --leader-election --leader-election-namespace=ns \
+             --http-endpoint=0.0.0.0:9745",
+            "registrar --csi-address=/csi/csi.sock --kubelet-registration-path=/var/lib/kubelet/plugins/x/csi.sock \
+             --plugin-registration-path=/registration --http-endpoint=0.0.0.0:9743",
+            "agent-discovery --csi-address=/csi/csi.sock --namespace=ns --selector=a=b,c=d --port=9741 \
+             --http-endpoint=0.0.0.0:9746",
+            "operator --namespace=ns --image=localhost/dunnage:1 --http-endpoint=0.0.0.0:9740",
+        ] {
+            let words: Vec<&str> = std::iter::once("dunnage").chain(arguments.split_whitespace()).collect();
+            call(&words).unwrap_or_else(|error| panic!("{arguments}: {error}"));
+        }
+    }
+
+    #[test]
+    fn a_node_driver_without_its_pool_is_refused_by_the_flags_name() {
+        let refused = call(&["dunnage", "driver", "--mode=node", "--driver-name=x", "--engine=Directory"])
+            .err()
+            .expect("refused");
+        assert!(refused.to_string().contains("--pool-path"), "{refused}");
+    }
+
+    #[test]
+    fn an_unknown_flag_ends_with_2() {
+        let refused = call(&["csi-attacher", "--no-such-flag"]).err().expect("refused");
+        assert_eq!(refused.exit_code(), 2);
+    }
+}
