@@ -1,5 +1,7 @@
 //! What a PersistentVolume needs: its finalizer kept, or its volume deleted.
 
+pub mod run;
+
 use k8s_openapi::api::core::v1::PersistentVolume;
 
 use super::names;

@@ -209,8 +209,11 @@ impl Writer {
     /// Somebody else wrote: a former leader's last entry, perhaps. It is owed all the same.
     fn adopt(&self, theirs: BTreeMap<String, Entry>) {
         for (uid, entry) in theirs {
-            warn!(uid, "another process has written to the journal; its entry is taken over");
             let mut inner = self.journal.inner();
+            if inner.state.contains(&uid) {
+                continue;
+            }
+            warn!(uid, "another process has written to the journal; its entry is taken over");
             inner.state.keep(&uid, &entry);
             inner.version += 1;
             drop(inner);

@@ -61,16 +61,19 @@ impl Progress {
         self.items().get(uid)?.owed.clone()
     }
 
+    /// Whether the end of any such call is not known.
+    pub fn owes(&self, such: impl Fn(&Entry) -> bool) -> bool {
+        self.items().values().filter_map(|item| item.owed.as_ref()).any(such)
+    }
+
     /// A call is about to be made.
     pub fn begin(&self, uid: &str, entry: Entry) {
         self.items().entry(uid.to_owned()).or_default().owed = Some(entry);
     }
 
-    /// Nothing was made.
-    pub fn end(&self, uid: &str) {
-        if let Some(item) = self.items().get_mut(uid) {
-            item.owed = None;
-        }
+    /// Nothing was made by the call that was begun.
+    pub fn end(&self, uid: &str) -> Option<Entry> {
+        self.items().get_mut(uid)?.owed.take()
     }
 
     /// Nothing needs to be known any more.

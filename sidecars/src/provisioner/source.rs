@@ -133,7 +133,7 @@ pub fn from_claim(
     Ok(Source::Volume(csi.volume_handle.clone()))
 }
 
-/// A VolumeSnapshot as far as it is read here.
+/// A `VolumeSnapshot` as far as it is read here.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Snapshot {
@@ -149,7 +149,7 @@ pub struct SnapshotStatus {
     pub restore_size: Option<k8s_openapi::apimachinery::pkg::api::resource::Quantity>,
 }
 
-/// A VolumeSnapshotContent as far as it is read here.
+/// A `VolumeSnapshotContent` as far as it is read here.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Content {

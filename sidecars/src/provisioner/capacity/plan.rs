@@ -21,6 +21,22 @@ pub struct Item {
     pub segment: Segment,
 }
 
+impl Item {
+    /// The item as one text, for an index.
+    pub fn key(&self) -> String {
+        let pairs = self.segment.iter().map(|(key, value)| format!("{key}={value}"));
+        [self.class.clone()].into_iter().chain(pairs).collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// Whether room in these places is room for the item; no place is everywhere.
+pub fn concerns(item: &Item, places: &[Segment]) -> bool {
+    let within =
+        |inner: &Segment, outer: &Segment| outer.iter().all(|(key, value)| inner.get(key) == Some(value));
+    places.is_empty()
+        || places.iter().any(|place| within(&item.segment, place) || within(place, &item.segment))
+}
+
 /// Whose objects these are.
 #[derive(Clone, Debug)]
 pub struct Owner {
@@ -58,14 +74,14 @@ pub fn wanted<'a>(
 /// What an object speaks of, if it is one of the owner's.
 pub fn item_of(object: &CSIStorageCapacity, owner: &Owner) -> Option<Item> {
     let labels = object.metadata.labels.as_ref()?;
-    let ours = labels.get(DRIVER_LABEL) == Some(&owner.driver)
+    let labelled = labels.get(DRIVER_LABEL) == Some(&owner.driver)
         && labels.get(MANAGED_BY_LABEL).is_some_and(|by| by == MANAGED_BY);
     let references = object.metadata.owner_references.as_deref().unwrap_or_default();
-    let owned = match &owner.reference {
+    let held = match &owner.reference {
         Some(reference) => references.iter().any(|found| found.uid == reference.uid),
         None => references.is_empty(),
     };
-    if !ours || !owned {
+    if !labelled || !held {
         return None;
     }
     let segment = object.node_topology.as_ref().and_then(|selector| selector.match_labels.clone());
@@ -224,6 +240,22 @@ mod tests {
         let surplus = surplus(objects, &[item("late", "a")].into(), &owner);
         let names = [double.metadata.name.expect("named"), gone.metadata.name.expect("named")];
         assert_eq!(surplus, names.into());
+    }
+
+    #[test]
+    fn an_item_is_concerned_by_its_own_place_or_by_all() {
+        let place = |pairs: &[(&str, &str)]| -> Segment {
+            pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+        };
+        for (places, expected) in [
+            (vec![], true),
+            (vec![place(&[("zone", "a")])], true),
+            (vec![place(&[("zone", "b")])], false),
+            (vec![place(&[("zone", "b")]), place(&[("zone", "a"), ("rack", "1")])], true),
+            (vec![place(&[])], true),
+        ] {
+            assert_eq!(concerns(&item("late", "a"), &places), expected, "{places:?}");
+        }
     }
 
     #[test]

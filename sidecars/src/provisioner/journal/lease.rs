@@ -26,16 +26,12 @@ impl Lease {
     ) -> Result<(Self, Read), Error> {
         let api: Api<Object> = Api::namespaced(client, namespace);
         let found = api.get_opt(name).await.map_err(Error::api(format!("get lease {namespace}/{name}")))?;
-        let object = match found {
-            Some(object) => object,
-            None => {
-                let fresh = Object {
-                    metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
-                    spec: None,
-                };
-                let made = api.create(&PostParams::default(), &fresh).await;
-                made.map_err(Error::api(format!("create lease {namespace}/{name}")))?
-            }
+        let object = if let Some(object) = found {
+            object
+        } else {
+            let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+            let made = api.create(&PostParams::default(), &Object { metadata, spec: None }).await;
+            made.map_err(Error::api(format!("create lease {namespace}/{name}")))?
         };
         let read = state::read(annotations(&object));
         let mut lease = Self { api, identity: identity.to_owned(), object };

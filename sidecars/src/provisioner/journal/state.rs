@@ -42,6 +42,8 @@ impl Entry {
             annotations.filter(|(key, _)| kept(key)).map(|(k, v)| (k.clone(), v.clone())).collect();
         let spec = claim.spec.as_ref().map(|spec| PersistentVolumeClaimSpec {
             access_modes: spec.access_modes.clone(),
+            data_source: spec.data_source.clone(),
+            data_source_ref: spec.data_source_ref.clone(),
             resources: spec.resources.clone(),
             storage_class_name: spec.storage_class_name.clone(),
             volume_attributes_class_name: spec.volume_attributes_class_name.clone(),
@@ -217,16 +219,14 @@ pub fn read(annotations: &BTreeMap<String, String>) -> Read {
     let mut read = Read::default();
     for (key, text) in annotations {
         let Some(uid) = key.strip_prefix(ENTRY) else { continue };
-        match entry(text, annotations) {
-            Some(entry) => drop(read.entries.insert(uid.to_owned(), entry)),
-            None => {
-                read.unread.insert(key.clone(), text.clone());
-                // What it refers to is kept with it.
-                let refers = |key: &String| is_ours(key) && !key.starts_with(ENTRY);
-                let referred = annotations.iter().filter(|(key, _)| refers(key));
-                read.unread.extend(referred.map(|(k, v)| (k.clone(), v.clone())));
-            }
+        if let Some(entry) = entry(text, annotations) {
+            read.entries.insert(uid.to_owned(), entry);
+            continue;
         }
+        read.unread.insert(key.clone(), text.clone());
+        // What it refers to is kept with it.
+        let referred = annotations.iter().filter(|(key, _)| is_ours(key) && !key.starts_with(ENTRY));
+        read.unread.extend(referred.map(|(k, v)| (k.clone(), v.clone())));
     }
     read
 }
