@@ -106,9 +106,20 @@ impl Driver {
         AgentService::new(self.clone())
     }
 
-    /// Whether the pool takes volumes; the error says what is missing. Blocks.
-    pub fn ready(&self) -> std::result::Result<(), String> {
-        self.store().map(|_| ()).map_err(|error| error.to_string())
+    /// Makes the empty path this pool; does nothing when it is. Blocks.
+    pub fn init_pool(&self, id: &PoolId, backend_uid: &str) -> Result<()> {
+        self.0.pool.init(id, backend_uid)
+    }
+
+    /// Gives up this pool, if it has no volumes. Blocks.
+    pub fn remove_pool(&self, id: &PoolId) -> Result<()> {
+        self.0.pool.remove(id)
+    }
+
+    /// What the path of the pool holds, and what is wrong with it. Blocks.
+    pub fn pool_state(&self) -> (State, String) {
+        let (verdict, _) = self.0.pool.refresh();
+        (verdict.state, verdict.message)
     }
 
     fn config(&self) -> &Config {
@@ -196,9 +207,4 @@ fn report(failure: &Error) {
         Error::Full { .. } | Error::Precondition(_) => warn!(error = text, "call refused"),
         _ => debug!(error = text, "call refused"),
     }
-}
-
-/// Whether the state lets volumes be used.
-fn is_ready(state: State) -> bool {
-    state == State::Ready
 }

@@ -17,8 +17,6 @@ use tonic::{Request, Response, Status};
 use tracing::{info, instrument, warn};
 
 use super::{Driver, blocking};
-use crate::error::Result;
-use crate::id::PoolId;
 use crate::record::Record;
 use crate::status::chain;
 
@@ -80,17 +78,6 @@ impl Driver {
         }
     }
 
-    fn init_pool(&self, request: &InitPoolRequest) -> Result<InitPoolResponse> {
-        let id: PoolId = request.pool_id.parse()?;
-        self.0.pool.init(&id, &request.backend_uid)?;
-        Ok(InitPoolResponse {})
-    }
-
-    fn remove_pool(&self, request: &RemovePoolRequest) -> Result<RemovePoolResponse> {
-        self.0.pool.remove(&request.pool_id.parse()?)?;
-        Ok(RemovePoolResponse {})
-    }
-
     /// Sends the state now and after each change, until the receiver is gone.
     async fn tell(self, sender: mpsc::Sender<std::result::Result<DescribeResponse, Status>>) {
         let mut changes = self.0.changed.subscribe();
@@ -147,7 +134,11 @@ impl Agent for AgentService {
     ) -> std::result::Result<Response<InitPoolResponse>, Status> {
         require_peer(&request, &[OPERATOR])?;
         let (driver, request) = (self.driver.clone(), request.into_inner());
-        blocking(move || driver.init_pool(&request)).await
+        blocking(move || {
+            driver.init_pool(&request.pool_id.parse()?, &request.backend_uid)?;
+            Ok(InitPoolResponse {})
+        })
+        .await
     }
 
     #[instrument(skip_all, fields(pool = request.get_ref().pool_id))]
@@ -157,7 +148,11 @@ impl Agent for AgentService {
     ) -> std::result::Result<Response<RemovePoolResponse>, Status> {
         require_peer(&request, &[OPERATOR])?;
         let (driver, request) = (self.driver.clone(), request.into_inner());
-        blocking(move || driver.remove_pool(&request)).await
+        blocking(move || {
+            driver.remove_pool(&request.pool_id.parse()?)?;
+            Ok(RemovePoolResponse {})
+        })
+        .await
     }
 
     async fn fence(

@@ -76,12 +76,13 @@ impl Driver {
     }
 
     fn attach(&self, request: &ControllerPublishVolumeRequest) -> Result<ControllerPublishVolumeResponse> {
-        let id = parse(&request.volume_id)??;
+        let id = parse(&request.volume_id)?;
         if request.node_id.is_empty() {
             return Err(Error::Missing { field: "node_id" });
         }
         let capability = capability::parse(request.volume_capability.as_ref())?;
         self.engine().content(&capability)?;
+        let id = id?;
         let store = self.store()?;
         let _guard = self.lock(&id)?;
         let mut volume = store.volume(&id)?;

@@ -1,5 +1,6 @@
 //! The identity service: who this is, and whether it can work.
 
+use dunnage_csi::agent::pool::State;
 use dunnage_csi::v1::identity_server::Identity;
 use dunnage_csi::v1::plugin_capability::{Service, Type, service};
 use dunnage_csi::v1::{
@@ -8,7 +9,7 @@ use dunnage_csi::v1::{
 };
 use tonic::{Request, Response, Status};
 
-use super::{Driver, blocking, is_ready};
+use super::{Driver, blocking};
 
 /// CSI Identity.
 #[derive(Clone, Debug)]
@@ -51,8 +52,8 @@ impl Identity for IdentityService {
     async fn probe(&self, _: Request<ProbeRequest>) -> Result<Response<ProbeResponse>, Status> {
         let driver = self.driver.clone();
         blocking(move || {
-            let (verdict, _) = driver.0.pool.refresh();
-            Ok(ProbeResponse { ready: Some(is_ready(verdict.state)) })
+            let (state, _) = driver.pool_state();
+            Ok(ProbeResponse { ready: Some(state == State::Ready) })
         })
         .await
     }

@@ -67,10 +67,10 @@ impl Driver {
         let staging = self.place("staging_target_path", &request.staging_target_path)?;
         let id = id?;
         let _guard = self.lock(&id)?;
-        let unmounted = match &staging {
-            Some(staging) => unmount(staging)?,
-            None => false,
-        };
+        if let Some(staging) = staging {
+            staging.unmount()?;
+            self.config().steps.reach("staging unmounted");
+        }
         match self.store().and_then(|store| store.volume(&id)) {
             Ok(volume) => {
                 if !self.engine().release(&volume)? {
@@ -78,8 +78,7 @@ impl Driver {
                 }
             }
             // Nothing to release without a volume; without a pool, the last unmount has released it.
-            Err(Error::NoSuchVolume { .. } | Error::Unavailable(_)) if unmounted => {}
-            Err(Error::Unavailable(_)) => {}
+            Err(Error::NoSuchVolume { .. } | Error::Unavailable(_)) => {}
             Err(error) => return Err(error),
         }
         info!("volume unstaged");
@@ -148,21 +147,16 @@ impl Driver {
         }
     }
 
+    /// Needs no pool either, nor the volume: what is mounted there has to go.
     fn unpublish(&self, request: &NodeUnpublishVolumeRequest) -> Result<NodeUnpublishVolumeResponse> {
         let id = parse(&request.volume_id)?;
         let target = self.place("target_path", &request.target_path)?;
         let id = id?;
         let _guard = self.lock(&id)?;
-        let unmounted = match &target {
-            Some(target) => {
-                let unmounted = unmount(target)?;
-                target.remove()?;
-                unmounted
-            }
-            None => false,
-        };
-        if !unmounted && let Ok(store) = self.store() {
-            store.volume(&id)?;
+        if let Some(target) = target {
+            target.unmount()?;
+            self.config().steps.reach("target unmounted");
+            target.remove()?;
         }
         info!(target_path = request.target_path, "volume unpublished");
         Ok(NodeUnpublishVolumeResponse {})
@@ -170,10 +164,16 @@ impl Driver {
 
     fn stats(&self, request: &NodeGetVolumeStatsRequest) -> Result<NodeGetVolumeStatsResponse> {
         let id = parse(&request.volume_id)?;
-        let place = self.place("volume_path", &request.volume_path)?;
+        if request.volume_path.is_empty() {
+            return Err(Error::Missing { field: "volume_path" });
+        }
         let volume = self.store()?.volume(&id?)?;
         let gone = || Error::NoSuchVolume { id: format!("{} at {}", volume.id(), request.volume_path) };
-        let place = place.ok_or_else(gone)?;
+        let place = match self.place("volume_path", &request.volume_path) {
+            // No volume can be where none is ever mounted.
+            Err(Error::Invalid(_)) => return Err(gone()),
+            place => place?.ok_or_else(gone)?,
+        };
         let mount = place.mounted()?.ok_or_else(gone)?;
         if !self.engine().mounts(&volume)?.iter().any(|own| own.id == mount.id) {
             return Err(gone());
@@ -217,15 +217,6 @@ impl Driver {
 /// Whether a mount is a use of the volume at another path than these.
 fn is_elsewhere(mount: &Mount, kubelet_dir: &Path, own: [&Path; 2]) -> bool {
     mount.mount_point.starts_with(kubelet_dir) && !own.contains(&mount.mount_point.as_path())
-}
-
-/// Unmounts what is there; tells whether anything was.
-fn unmount(place: &Place) -> Result<bool> {
-    let mounted = place.mounted()?.is_some();
-    if mounted {
-        place.unmount()?;
-    }
-    Ok(mounted)
 }
 
 fn usage(space: Space) -> Vec<VolumeUsage> {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use dunnage_csi::agent::agent_server::AgentServer;
+use dunnage_csi::agent::pool::State;
 use dunnage_csi::tls::{self, Material, OPERATOR, ROUTER, require_peer};
 use dunnage_csi::uds;
 use dunnage_csi::v1::controller_server::ControllerServer;
@@ -72,7 +73,10 @@ pub async fn serve(
             source: io::Error::other("the driver could not be opened"),
         })?;
     let watched = driver.clone();
-    checks.ready("pool", move || watched.ready());
+    checks.ready("pool", move || match watched.pool_state() {
+        (State::Ready, _) => Ok(()),
+        (state, message) => Err(format!("{} {message}", state.as_str_name())),
+    });
     let watching = tokio::spawn(watch::watch(driver.clone(), stop.clone()));
     info!(endpoint, agent = %agent_address, driver = driver.config().driver_name, node = driver.config().node_id, "serving");
 

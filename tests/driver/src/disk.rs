@@ -1,0 +1,41 @@
+//! A small disk of its own for a pool: an image on a loop device, mounted and unmounted at will.
+
+use std::path::{Path, PathBuf};
+
+use crate::{must, text};
+
+/// An ext4 file system to mount. Unmounted when dropped.
+pub struct Disk {
+    image: PathBuf,
+    mount_point: Option<PathBuf>,
+}
+
+impl Disk {
+    /// Makes a disk of so many MiB in `directory`.
+    pub fn make(directory: &Path, mebibytes: u64) -> Self {
+        let image = directory.join("disk.img");
+        std::fs::File::create(&image).unwrap().set_len(mebibytes << 20).unwrap();
+        must("mkfs.ext4", &["-q", "-m", "0", text(&image)]);
+        Self { image, mount_point: None }
+    }
+
+    pub fn mount(&mut self, at: &Path) {
+        must("mount", &["-o", "loop", text(&self.image), text(at)]);
+        self.mount_point = Some(at.to_owned());
+    }
+
+    pub fn unmount(&mut self) {
+        if let Some(at) = self.mount_point.take() {
+            must("umount", &[text(&at)]);
+        }
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        if let Some(at) = &self.mount_point {
+            // The pool may be open still; the kernel lets go of it with the last handle.
+            let _ = std::process::Command::new("umount").args(["-l", text(at)]).status();
+        }
+    }
+}

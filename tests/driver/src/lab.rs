@@ -1,0 +1,262 @@
+//! A node in a temporary directory: a pool, kubelet's directory, and the driver between them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use dunnage_csi::v1::controller_server::Controller as _;
+use dunnage_csi::v1::node_server::Node as _;
+use dunnage_csi::v1::{
+    CapacityRange, ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, CreateVolumeRequest,
+    DeleteVolumeRequest, NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
+    NodeUnstageVolumeRequest, Volume, VolumeCapability,
+};
+use dunnage_driver::EngineKind;
+use dunnage_driver::id::PoolId;
+use dunnage_driver::node::{Config, Driver};
+use dunnage_driver::steps::Steps;
+use dunnage_host::mountinfo;
+use tempfile::TempDir;
+use tonic::{Request, Status};
+
+use crate::{must, text};
+
+pub const DRIVER: &str = "local.csi.dunnage.dev";
+pub const NODE: &str = "node-1";
+pub const BACKEND: &str = "11111111-2222-3333-4444-555555555555";
+pub const POOL: &str = "0123456789abcdef";
+
+pub fn pool_id() -> PoolId {
+    POOL.parse().unwrap()
+}
+
+/// The node. When dropped it unmounts and detaches what is left, so that a failed test leaves nothing.
+pub struct Lab {
+    pub directory: TempDir,
+    pub config: Config,
+    pub driver: Option<Driver>,
+}
+
+impl Lab {
+    /// A node with a pool.
+    pub fn new(engine: EngineKind) -> Self {
+        Self::with(engine, |_| {})
+    }
+
+    /// A node with a pool and settings of its own.
+    pub fn with(engine: EngineKind, change: impl FnOnce(&mut Config)) -> Self {
+        let mut lab = Self::without_pool(engine, change);
+        lab.driver().init_pool(&pool_id(), BACKEND).unwrap();
+        lab.restart();
+        lab
+    }
+
+    /// A node whose pool's path is an empty directory.
+    pub fn without_pool(engine: EngineKind, change: impl FnOnce(&mut Config)) -> Self {
+        let directory = tempfile::Builder::new().prefix("dunnage-driver-").tempdir().unwrap();
+        // Mounts are listed by their real paths.
+        let root = directory.path().canonicalize().unwrap();
+        let mut config = Config {
+            driver_name: DRIVER.into(),
+            node_id: NODE.into(),
+            version: "test".into(),
+            engine,
+            pool_path: root.join("pool"),
+            backend_uid: BACKEND.into(),
+            require_mount_point: false,
+            attach: false,
+            kubelet_dir: root.join("kubelet"),
+            steps: Steps::default(),
+        };
+        change(&mut config);
+        std::fs::create_dir_all(&config.pool_path).unwrap();
+        std::fs::create_dir_all(config.kubelet_dir.join("plugins")).unwrap();
+        std::fs::create_dir_all(config.kubelet_dir.join("pods")).unwrap();
+        let mut lab = Self { directory, config, driver: None };
+        lab.restart();
+        lab
+    }
+
+    pub fn driver(&self) -> &Driver {
+        self.driver.as_ref().unwrap()
+    }
+
+    /// A new process of the driver on the same node.
+    pub fn restart(&mut self) {
+        self.driver = None;
+        self.driver = Some(Driver::open(self.config.clone()));
+    }
+
+    /// The node loses power: nothing is mounted or attached any more.
+    pub fn reboot(&mut self) {
+        self.driver = None;
+        self.clear();
+        self.restart();
+    }
+
+    pub fn root(&self) -> &Path {
+        self.config.kubelet_dir.parent().unwrap()
+    }
+
+    pub fn staging(&self, name: &str) -> PathBuf {
+        self.config.kubelet_dir.join("plugins").join(name)
+    }
+
+    pub fn target(&self, name: &str) -> PathBuf {
+        self.config.kubelet_dir.join("pods").join(name)
+    }
+
+    pub fn volume_dir(&self, id: &str) -> PathBuf {
+        self.config.pool_path.join("volumes").join(id)
+    }
+
+    pub async fn create(
+        &self,
+        name: &str,
+        bytes: i64,
+        capability: VolumeCapability,
+    ) -> Result<Volume, Status> {
+        let request = CreateVolumeRequest {
+            name: name.into(),
+            capacity_range: Some(CapacityRange { required_bytes: bytes, limit_bytes: 0 }),
+            volume_capabilities: vec![capability],
+            ..CreateVolumeRequest::default()
+        };
+        let answer = self.driver().controller().create_volume(Request::new(request)).await?;
+        Ok(answer.into_inner().volume.unwrap())
+    }
+
+    pub async fn delete(&self, id: &str) -> Result<(), Status> {
+        let request = DeleteVolumeRequest { volume_id: id.into(), ..DeleteVolumeRequest::default() };
+        self.driver().controller().delete_volume(Request::new(request)).await.map(|_| ())
+    }
+
+    pub async fn attach(&self, id: &str, node: &str) -> Result<(), Status> {
+        let request = ControllerPublishVolumeRequest {
+            volume_id: id.into(),
+            node_id: node.into(),
+            volume_capability: Some(crate::mount("")),
+            ..ControllerPublishVolumeRequest::default()
+        };
+        self.driver().controller().controller_publish_volume(Request::new(request)).await.map(|_| ())
+    }
+
+    pub async fn detach(&self, id: &str, node: &str) -> Result<(), Status> {
+        let request = ControllerUnpublishVolumeRequest {
+            volume_id: id.into(),
+            node_id: node.into(),
+            ..ControllerUnpublishVolumeRequest::default()
+        };
+        self.driver().controller().controller_unpublish_volume(Request::new(request)).await.map(|_| ())
+    }
+
+    /// Stages at the staging path of the volume's own id.
+    pub async fn stage(&self, id: &str, capability: VolumeCapability) -> Result<(), Status> {
+        let request = NodeStageVolumeRequest {
+            volume_id: id.into(),
+            staging_target_path: text(&self.staging(id)).into(),
+            volume_capability: Some(capability),
+            ..NodeStageVolumeRequest::default()
+        };
+        self.driver().node().node_stage_volume(Request::new(request)).await.map(|_| ())
+    }
+
+    pub async fn unstage(&self, id: &str) -> Result<(), Status> {
+        let request = NodeUnstageVolumeRequest {
+            volume_id: id.into(),
+            staging_target_path: text(&self.staging(id)).into(),
+        };
+        self.driver().node().node_unstage_volume(Request::new(request)).await.map(|_| ())
+    }
+
+    pub async fn publish(
+        &self,
+        id: &str,
+        target: &Path,
+        capability: VolumeCapability,
+        readonly: bool,
+    ) -> Result<(), Status> {
+        let request = NodePublishVolumeRequest {
+            volume_id: id.into(),
+            staging_target_path: text(&self.staging(id)).into(),
+            target_path: text(target).into(),
+            volume_capability: Some(capability),
+            readonly,
+            ..NodePublishVolumeRequest::default()
+        };
+        self.driver().node().node_publish_volume(Request::new(request)).await.map(|_| ())
+    }
+
+    pub async fn unpublish(&self, id: &str, target: &Path) -> Result<(), Status> {
+        let request = NodeUnpublishVolumeRequest { volume_id: id.into(), target_path: text(target).into() };
+        self.driver().node().node_unpublish_volume(Request::new(request)).await.map(|_| ())
+    }
+
+    /// All mounts below the node's directory, but for the pool's own disk.
+    pub fn mounts(&self) -> Vec<PathBuf> {
+        mountinfo::read()
+            .unwrap()
+            .into_iter()
+            .map(|mount| mount.mount_point)
+            .filter(|path| path.starts_with(self.root()) && *path != self.config.pool_path)
+            .collect()
+    }
+
+    /// Loop devices whose image lies in the pool.
+    pub fn loops(&self) -> Vec<PathBuf> {
+        let mut loops = Vec::new();
+        for entry in std::fs::read_dir("/sys/block").unwrap().flatten() {
+            if let Ok(image) = std::fs::read_to_string(entry.path().join("loop/backing_file"))
+                && image.contains(&*self.root().file_name().unwrap().to_string_lossy())
+                && image.contains("/image")
+            {
+                loops.push(Path::new("/dev").join(entry.file_name()));
+            }
+        }
+        loops
+    }
+
+    /// Nothing mounted, nothing attached, and in the end nothing on the disk.
+    pub fn assert_clean(&self) {
+        assert_eq!(self.mounts(), Vec::<PathBuf>::new());
+        assert_eq!(self.loops(), Vec::<PathBuf>::new());
+        for directory in ["volumes", "trash"] {
+            let path = self.config.pool_path.join(directory);
+            eventually(&format!("{} is empty", path.display()), || {
+                std::fs::read_dir(&path).is_ok_and(|mut entries| entries.next().is_none())
+            });
+        }
+    }
+
+    fn clear(&self) {
+        let mut mounts = self.mounts();
+        mounts.reverse();
+        for mount in mounts {
+            let _ = Command::new("umount").arg(mount).status();
+        }
+        for device in self.loops() {
+            let _ = Command::new("losetup").arg("-d").arg(device).status();
+        }
+    }
+
+    /// Makes the image larger, as an expansion that could not reach the file system leaves it.
+    pub fn enlarge_image(&self, id: &str, bytes: u64) {
+        must("fallocate", &["-l", &bytes.to_string(), text(&self.volume_dir(id).join("image"))]);
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        self.driver = None;
+        self.clear();
+    }
+}
+
+/// Waits for what must become true.
+pub fn eventually(what: &str, check: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !check() {
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,30 @@
+//! A node's driver in a temporary directory, with real mounts and loop devices, and requests to make of it.
+#![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+#![expect(clippy::disallowed_methods, reason = "tests start programs; the rule guards the product")]
+
+mod call;
+mod disk;
+mod kill;
+mod lab;
+mod sanity;
+
+pub use call::{block, mount, mount_as};
+pub use disk::Disk;
+pub use kill::Killer;
+pub use lab::{BACKEND, DRIVER, Lab, NODE, POOL, eventually, pool_id};
+pub use sanity::{Expected, Outcome, Sockets, program, run};
+
+use std::path::Path;
+use std::process::Command;
+
+/// Runs a program that must succeed.
+fn must(program: &str, args: &[&str]) {
+    let output =
+        Command::new(program).args(args).output().unwrap_or_else(|error| panic!("{program}: {error}"));
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {args:?}: {words}");
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}

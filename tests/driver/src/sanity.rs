@@ -1,0 +1,111 @@
+//! csi-sanity, built once from its Go module, against a driver's sockets.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::text;
+
+/// What is served, so what may be skipped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    Attach,
+    NoAttach,
+}
+
+/// How it ended.
+#[derive(Debug)]
+pub struct Outcome {
+    pub passed: usize,
+    pub failed: Vec<String>,
+    pub skipped: Vec<String>,
+    pub output: String,
+}
+
+/// Where a driver is to be found, and where it may mount.
+#[derive(Debug)]
+pub struct Sockets<'a> {
+    pub node: &'a str,
+    pub controller: &'a str,
+}
+
+/// What no engine of this driver serves: its tests may be skipped, and nothing else may be.
+const NOT_SERVED: [&str; 10] = [
+    "GroupController",
+    "Snapshot",
+    "ExpandVolume",
+    "node-expand",
+    "ModifyVolume",
+    "volume attribute class",
+    "existing source",
+    "volume source",
+    // No limit on volumes a node; read-only attachment is not advertised.
+    "max attach limit",
+    "already published but is incompatible",
+];
+
+/// Skipped only where nothing attaches.
+const NEEDS_ATTACH: [&str; 2] = ["ControllerPublishVolume", "ControllerUnpublishVolume"];
+
+impl Outcome {
+    /// Skipped tests of what is served.
+    pub fn wrongly_skipped(&self, expected: Expected) -> Vec<&String> {
+        let allowed = |name: &&String| {
+            let any = |words: &[&str]| words.iter().any(|word| name.contains(word));
+            any(&NOT_SERVED)
+                || expected == Expected::NoAttach && (any(&NEEDS_ATTACH) || name.contains("volume lifecycle"))
+        };
+        self.skipped.iter().filter(|name| !allowed(name)).collect()
+    }
+}
+
+/// Builds csi-sanity if it is not there yet, and tells where it is.
+pub fn program() -> PathBuf {
+    let built = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/sanity/build")).output().unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    PathBuf::from(String::from_utf8(built.stdout).unwrap().trim())
+}
+
+/// Runs it to its end. Blocks.
+pub fn run(sockets: &Sockets<'_>, kubelet_dir: &Path, scratch: &Path, volume_bytes: u64) -> Outcome {
+    let look = scratch.join("look");
+    // Its own look at paths is switched off by custom mount paths; this is how it is told what is there.
+    std::fs::write(&look, LOOK).unwrap();
+    crate::must("chmod", &["+x", text(&look)]);
+    let report = scratch.join("sanity.xml");
+    let output = Command::new(program())
+        .arg(format!("--csi.endpoint={}", sockets.node))
+        .arg(format!("--csi.controllerendpoint={}", sockets.controller))
+        .arg(format!("--csi.mountdir={}", kubelet_dir.join("pods/sanity").display()))
+        .arg(format!("--csi.stagingdir={}", kubelet_dir.join("plugins/sanity").display()))
+        .arg(format!("--csi.checkpathcmd={}", look.display()))
+        .arg(format!("--csi.testvolumesize={volume_bytes}"))
+        .arg(format!("--ginkgo.junit-report={}", report.display()))
+        .arg("--ginkgo.no-color")
+        .output()
+        .unwrap();
+    let words = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    let xml = std::fs::read_to_string(&report).unwrap_or_else(|error| panic!("no report: {error}\n{words}"));
+    let with = |status: &str| names(&xml, status);
+    Outcome {
+        passed: with("passed").len(),
+        failed: with("failed").into_iter().chain(with("panicked")).collect(),
+        // Pending ones are switched off by csi-sanity itself.
+        skipped: with("skipped"),
+        output: words.into_owned(),
+    }
+}
+
+const LOOK: &str = "#!/bin/sh
+if [ -d \"$1\" ]; then echo directory; elif [ -f \"$1\" ]; then echo file; elif [ -e \"$1\" ]; then echo other
+else echo not_found; fi
+";
+
+/// Names of the report's test cases of one status.
+fn names(xml: &str, status: &str) -> Vec<String> {
+    xml.split("<testcase ")
+        .skip(1)
+        .filter_map(|case| case.split_once('>').map(|(head, _)| head))
+        .filter(|head| head.contains(&format!("status=\"{status}\"")))
+        .filter_map(|head| head.split_once("name=\"")?.1.split_once('"').map(|(name, _)| name.to_owned()))
+        .collect()
+}

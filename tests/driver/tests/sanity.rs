@@ -1,0 +1,55 @@
+//! csi-sanity against each engine, with and without attach.
+
+use dunnage_csi::uds;
+use dunnage_csi::v1::controller_server::ControllerServer;
+use dunnage_csi::v1::identity_server::IdentityServer;
+use dunnage_csi::v1::node_server::NodeServer;
+use dunnage_driver::EngineKind;
+use dunnage_tests_driver::{Expected, Lab, Sockets, run};
+use tonic::transport::Server;
+
+const MIB: u64 = 1 << 20;
+
+async fn sanity(engine: EngineKind, expected: Expected) {
+    let lab = Lab::with(engine, |config| config.attach = expected == Expected::Attach);
+    let endpoint = format!("unix://{}", lab.root().join("csi.sock").display());
+    let driver = lab.driver();
+    let server = Server::builder()
+        .add_service(IdentityServer::new(driver.identity()))
+        .add_service(ControllerServer::new(driver.controller()))
+        .add_service(NodeServer::new(driver.node()))
+        .serve_with_incoming(uds::listen(&endpoint).unwrap());
+    let serving = tokio::spawn(server);
+    let (kubelet_dir, root) = (lab.config.kubelet_dir.clone(), lab.root().to_owned());
+    let outcome = tokio::task::spawn_blocking(move || {
+        run(&Sockets { node: &endpoint, controller: &endpoint }, &kubelet_dir, &root, 64 * MIB)
+    })
+    .await
+    .unwrap();
+    serving.abort();
+    let _ = serving.await;
+    assert_eq!(outcome.failed, Vec::<String>::new(), "{}", outcome.output);
+    assert_eq!(outcome.wrongly_skipped(expected), Vec::<&String>::new());
+    assert!(outcome.passed > 30, "{outcome:?}");
+    lab.assert_clean();
+}
+
+#[tokio::test]
+async fn directory_is_sane() {
+    sanity(EngineKind::Directory, Expected::NoAttach).await;
+}
+
+#[tokio::test]
+async fn directory_with_attach_is_sane() {
+    sanity(EngineKind::Directory, Expected::Attach).await;
+}
+
+#[tokio::test]
+async fn loop_file_is_sane() {
+    sanity(EngineKind::LoopFile, Expected::NoAttach).await;
+}
+
+#[tokio::test]
+async fn loop_file_with_attach_is_sane() {
+    sanity(EngineKind::LoopFile, Expected::Attach).await;
+}
