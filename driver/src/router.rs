@@ -8,8 +8,8 @@ mod directory;
 mod forward;
 mod identity;
 mod index;
+mod keeper;
 mod metrics;
-mod names;
 
 use std::io;
 use std::path::PathBuf;
@@ -32,7 +32,8 @@ use directory::Announcements;
 use forward::Forward;
 use identity::RouterIdentity;
 use metrics::RouterMetrics;
-use names::Names;
+
+use crate::locks::Locks;
 
 /// How long calls may go on after the stop.
 const GRACE: Duration = Duration::from_secs(10);
@@ -86,7 +87,7 @@ pub async fn serve(
             topology_key: format!("topology.{driver_name}/pool"),
             attach,
             forward: Forward { agents: agents.clone(), metrics },
-            creating: Names::default(),
+            creating: Locks::default(),
         }))
         .add_service(DirectoryServer::new(Announcements { agents, stop: stop.clone() }))
         .serve_with_incoming_shutdown(socket, stop.clone().cancelled_owned());

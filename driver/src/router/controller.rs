@@ -23,9 +23,9 @@ use super::capabilities;
 use super::choose::{self, choose};
 use super::forward::{Deadline, Forward};
 use super::index::Holder;
-use super::names::Names;
 use crate::error::{Error, Result};
 use crate::id::{PoolId, VolumeId};
+use crate::locks::Locks;
 
 type Answer<T> = std::result::Result<Response<T>, Status>;
 
@@ -33,7 +33,8 @@ pub(crate) struct RouterController {
     pub(crate) topology_key: String,
     pub(crate) attach: bool,
     pub(crate) forward: Forward,
-    pub(crate) creating: Names,
+    /// One `CreateVolume` a name at a time: two could otherwise put it on two pools.
+    pub(crate) creating: Locks,
 }
 
 /// The id in a request that names a volume, which this driver must have made.
@@ -57,7 +58,7 @@ impl RouterController {
         need(!request.name.is_empty(), "name")?;
         need(!request.volume_capabilities.is_empty(), "volume_capabilities")?;
         let allowed = choose::allowed(request.accessibility_requirements.as_ref(), &self.topology_key)?;
-        let _claim = self.creating.claim(&request.name)?;
+        let _guard = self.creating.take(&request.name)?;
         let plan = self.forward.agents.ask(|index| choose(index, &request.name, allowed.as_deref()))?;
         for id in plan.remove {
             info!(volume = %id, name = %request.name, "removing a volume from a pool where it may no longer be");

@@ -6,6 +6,7 @@ use std::ops::Bound;
 use dunnage_csi::agent::pool::State;
 use dunnage_csi::agent::{DescribeResponse, Volume};
 
+use super::keeper::{Keeper, judge};
 use crate::error::{Error, Result};
 use crate::id::{PoolId, VolumeId};
 
@@ -49,8 +50,8 @@ struct Pool {
     volumes: BTreeMap<VolumeId, Volume>,
     /// What this router's own calls changed and the agent has not told yet.
     notes: HashMap<VolumeId, Option<Volume>>,
-    /// Two live agents had it unfenced, and not all of them are fenced yet.
-    contested: bool,
+    /// The agent that has it; none while several contend for it.
+    keeper: Option<Keeper>,
 }
 
 /// Who has a pool.
@@ -93,28 +94,29 @@ impl Index {
         for node in nodes {
             self.agents.entry(node.clone()).or_insert(Agent { link: Link::New, said: None });
         }
-        self.review();
+        self.review(None);
     }
 
     /// Takes what an agent says, and gives back who has to be fenced because of it.
     pub(crate) fn describe(&mut self, node: &str, said: DescribeResponse) -> Vec<Fence> {
         let Some(agent) = self.agents.get_mut(node) else { return Vec::new() };
         let about = said.pool.unwrap_or_default();
+        // Only on a living connection: an agent that has restarted has merely forgotten its fence.
+        let was_fenced = agent.link == Link::Up && agent.said.as_ref().is_some_and(|said| said.fenced);
         let pool = (about.state() == State::Ready).then(|| about.id.parse::<PoolId>().ok()).flatten();
         agent.link = Link::Up;
         agent.said = Some(Said { pool: pool.clone(), fenced: about.fenced });
         if let Some(id) = &pool {
-            // The fenced copy of a pool that somebody chose between has no say about its volumes.
-            let other_has_it = matches!(self.holder(id), Holder::Live { node: holder, .. } if holder != node);
-            if !other_has_it {
-                self.pools.entry(id.clone()).or_insert_with(|| Pool::new(node)).update(
-                    node,
-                    about.available_bytes,
-                    said.volumes,
-                );
-            }
+            self.pools.entry(id.clone()).or_insert_with(|| Pool::new(node));
         }
-        self.review();
+        self.review((was_fenced && !about.fenced).then_some(node));
+        // The other copy of a pool has no say about the keeper's volumes.
+        let known = pool.as_ref().and_then(|id| self.pools.get_mut(id));
+        if let Some(known) =
+            known.filter(|pool| pool.keeper.as_ref().is_none_or(|keeper| keeper.node == node))
+        {
+            known.update(node, about.available_bytes, said.volumes);
+        }
         pool.map(|id| self.fences(&id)).unwrap_or_default()
     }
 
@@ -123,7 +125,7 @@ impl Index {
         if let Some(agent) = self.agents.get_mut(node) {
             agent.link = Link::Down;
         }
-        self.review();
+        self.review(None);
     }
 
     /// Notes that a node's agent is now to be found elsewhere.
@@ -168,17 +170,13 @@ impl Index {
 
     pub(crate) fn holder(&self, id: &PoolId) -> Holder<'_> {
         let live = self.live(id);
-        let contested = self.pools.get(id).is_some_and(|pool| pool.contested);
-        let mut unfenced = live.iter().filter(|(_, fenced)| !fenced);
-        match (live.as_slice(), unfenced.next(), unfenced.next()) {
-            ([], ..) => match self.pools.get(id) {
-                Some(pool) => Holder::Away { node: &pool.node },
-                None => Holder::Unknown,
-            },
-            ([(node, fenced)], ..) => Holder::Live { node, fenced: *fenced },
-            // Somebody has lifted the fence of one of them: that one was chosen.
-            (_, Some((node, _)), None) if !contested => Holder::Live { node, fenced: false },
-            _ => Holder::Contested { nodes: live.iter().map(|(node, _)| *node).collect() },
+        let Some(pool) = self.pools.get(id) else { return Holder::Unknown };
+        let keeps =
+            |(node, _): &&(&str, bool)| pool.keeper.as_ref().is_some_and(|keeper| keeper.node == *node);
+        match (live.as_slice(), live.iter().find(keeps)) {
+            ([], _) => Holder::Away { node: &pool.node },
+            (_, Some((node, fenced))) => Holder::Live { node, fenced: *fenced },
+            (_, None) => Holder::Contested { nodes: live.iter().map(|(node, _)| *node).collect() },
         }
     }
 
@@ -242,28 +240,28 @@ impl Index {
         self.agents.iter().filter_map(|(node, agent)| Some((node.as_str(), has(agent)?))).collect()
     }
 
+    /// Everyone but the keeper has to be fenced where several have the pool.
     fn fences(&self, id: &PoolId) -> Vec<Fence> {
-        if !self.pools.get(id).is_some_and(|pool| pool.contested) {
-            return Vec::new();
-        }
         let live = self.live(id);
         let nodes: Vec<_> = live.iter().map(|(node, _)| *node).collect();
-        let unfenced = live.iter().filter(|(_, fenced)| !fenced);
-        unfenced.map(|(node, _)| Fence { node: (*node).to_owned(), reason: contested(id, &nodes) }).collect()
+        let keeper = self.pools.get(id).and_then(|pool| pool.keeper.as_ref());
+        let others = live.iter().filter(|(node, fenced)| !fenced && keeper.is_none_or(|it| it.node != *node));
+        others.map(|(node, _)| Fence { node: (*node).to_owned(), reason: contested(id, &nodes) }).collect()
     }
 
-    /// Draws the conclusions from a change.
-    fn review(&mut self) {
+    /// Draws the conclusions from a change; `lifted` is a node whose fence has just gone.
+    fn review(&mut self, lifted: Option<&str>) {
+        let settled = self.settled;
         if !self.agents.is_empty() && self.agents.values().all(|agent| agent.link != Link::New) {
             self.settled = true;
         }
         let ids: Vec<PoolId> = self.pools.keys().cloned().collect();
         for id in ids {
             let live = self.live(&id);
-            let (several, unfenced) = (live.len() > 1, live.iter().filter(|(_, fenced)| !fenced).count());
+            let keeper = self.pools.get(&id).and_then(|pool| pool.keeper.as_ref());
+            let keeper = judge(keeper, &live, lifted, settled);
             if let Some(pool) = self.pools.get_mut(&id) {
-                // Stays set until all are fenced: one that is fenced before the other was not passed over by choice.
-                pool.contested = several && (unfenced > 1 || (pool.contested && unfenced > 0));
+                pool.keeper = keeper;
             }
         }
     }
@@ -276,7 +274,7 @@ impl Pool {
             available: 0,
             volumes: BTreeMap::new(),
             notes: HashMap::new(),
-            contested: false,
+            keeper: None,
         }
     }
 

@@ -20,7 +20,7 @@ async fn a_volume_is_made_on_the_pool_asked_for_and_found_again_by_its_id() {
     let lab = Lab::with(&[&a, &b]).await;
     let id = lab.create("pvc-1", &[B]).await.unwrap();
     assert!(id.starts_with(B));
-    assert_eq!(lab.list().await.unwrap(), [id.clone()]);
+    assert_eq!(lab.list().await.unwrap(), std::slice::from_ref(&id));
     lab.delete(&id).await.unwrap();
     assert!(lab.list().await.unwrap().is_empty());
     assert_eq!(b.calls(), ["CreateVolume pvc-1".to_owned(), format!("DeleteVolume {id}")]);
@@ -75,7 +75,7 @@ async fn an_agent_that_dies_hands_its_claims_back_keeps_its_list_and_serves_agai
     let refused = lab.delete(&id).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable);
     assert!(refused.message().contains(A) && refused.message().contains("na"), "{}", refused.message());
-    assert_eq!(lab.list().await.unwrap(), [id.clone()]);
+    assert_eq!(lab.list().await.unwrap(), std::slice::from_ref(&id));
     assert!(lab.create("pvc-3", &[B]).await.is_ok(), "the others go on");
     lab.serve(&a).await;
     lab.announce();

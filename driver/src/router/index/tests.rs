@@ -220,8 +220,33 @@ fn the_node_whose_fence_is_lifted_has_the_pool_and_its_volumes() {
     assert_eq!(index.holder(&pool(A)), Holder::Live { node: "n2", fenced: false });
     assert_eq!(index.describe("n1", fenced(ready(A, 1, &["theirs"]))), []);
     assert_eq!(all(&index), ["mine"]);
-    // A change of mind starts over.
-    assert_eq!(index.describe("n1", ready(A, 1, &["theirs"])).len(), 2);
+    // An agent that restarts forgets its fence, and is fenced again without taking anything from the chosen one.
+    index.lost("n1");
+    let fences = index.describe("n1", ready(A, 1, &["theirs"]));
+    assert_eq!(fences.iter().map(|fence| fence.node.as_str()).collect::<Vec<_>>(), ["n1"]);
+    assert_eq!(index.holder(&pool(A)), Holder::Live { node: "n2", fenced: false });
+}
+
+#[test]
+fn an_agent_that_restarts_between_two_fenced_ones_is_not_the_chosen_one() {
+    let mut index = announced(&["n1", "n2"]);
+    for said in [ready(A, 1, &[]), fenced(ready(A, 1, &[]))] {
+        index.describe("n1", said.clone());
+        index.describe("n2", said);
+    }
+    index.lost("n2");
+    let fences = index.describe("n2", ready(A, 1, &[]));
+    assert_eq!(fences.iter().map(|fence| fence.node.as_str()).collect::<Vec<_>>(), ["n2"]);
+    assert!(matches!(index.holder(&pool(A)), Holder::Contested { .. }));
+}
+
+#[test]
+fn a_fenced_copy_does_not_change_the_list() {
+    let mut index = announced(&["n1", "n2"]);
+    index.describe("n1", ready(A, 1, &["mine"]));
+    assert_eq!(index.describe("n2", fenced(ready(A, 1, &["theirs"]))), []);
+    assert_eq!(all(&index), ["mine"]);
+    assert_eq!(index.holder(&pool(A)), Holder::Live { node: "n1", fenced: false });
 }
 
 #[test]

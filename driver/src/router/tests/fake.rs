@@ -368,7 +368,9 @@ impl Drop for Lab {
     fn drop(&mut self) {
         self.router.abort();
         let nodes: Vec<_> = self.agents.keys().cloned().collect();
-        nodes.iter().for_each(|node| self.kill(node));
+        for node in &nodes {
+            self.kill(node);
+        }
     }
 }
 
