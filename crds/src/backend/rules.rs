@@ -2,7 +2,7 @@
 
 use kube::core::Rule;
 
-/// Directories of kubelets, as `validate::KUBELET_DIRS` has them.
+/// Directories of the kubelets that are known; `validate` has those of the nodes at hand.
 const KUBELET_DIRS: &str =
     "['/var/lib/kubelet', '/var/snap/microk8s/common/var/lib/kubelet', '/var/lib/k0s/kubelet']";
 
