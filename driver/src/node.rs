@@ -122,6 +122,12 @@ impl Driver {
         (verdict.state, verdict.message)
     }
 
+    /// The same as of the last look, without looking.
+    fn known_pool_state(&self) -> (State, String) {
+        let verdict = self.0.pool.known();
+        (verdict.state, verdict.message)
+    }
+
     fn config(&self) -> &Config {
         &self.0.config
     }

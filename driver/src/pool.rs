@@ -1,7 +1,7 @@
 //! The pool of a node: a path with a marker, opened while the right disk is there.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use dunnage_csi::agent::pool::State;
 use dunnage_host::dir::{Dir, Mounts};
@@ -85,6 +85,15 @@ impl Pool {
         self.look_again(&mut current);
         let store = current.opened.as_ref().map(|opened| Arc::clone(&opened.store));
         (current.verdict.clone(), store)
+    }
+
+    /// What the last look saw; does not block, so while one goes on the state is unspecified.
+    pub(crate) fn known(&self) -> Verdict {
+        match self.current.try_lock() {
+            Ok(current) => current.verdict.clone(),
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().verdict.clone(),
+            Err(TryLockError::WouldBlock) => Verdict::default(),
+        }
     }
 
     /// The volumes, while the pool is ready.

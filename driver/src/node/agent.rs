@@ -79,7 +79,7 @@ impl Driver {
     }
 
     /// Sends the state now and after each change, until the receiver is gone.
-    async fn tell(self, sender: mpsc::Sender<std::result::Result<DescribeResponse, Status>>) {
+    async fn tell(self, sender: mpsc::Sender<Result<DescribeResponse, Status>>) {
         let mut changes = self.0.changed.subscribe();
         let mut last = None;
         loop {
@@ -112,16 +112,13 @@ fn volume(record: Record) -> Volume {
     }
 }
 
-type Descriptions = Pin<Box<dyn Stream<Item = std::result::Result<DescribeResponse, Status>> + Send>>;
+type Descriptions = Pin<Box<dyn Stream<Item = Result<DescribeResponse, Status>> + Send>>;
 
 #[tonic::async_trait]
 impl Agent for AgentService {
     type DescribeStream = Descriptions;
 
-    async fn describe(
-        &self,
-        _: Request<DescribeRequest>,
-    ) -> std::result::Result<Response<Descriptions>, Status> {
+    async fn describe(&self, _: Request<DescribeRequest>) -> Result<Response<Descriptions>, Status> {
         let (sender, receiver) = mpsc::channel(1);
         tokio::spawn(self.driver.clone().tell(sender));
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
@@ -131,7 +128,7 @@ impl Agent for AgentService {
     async fn init_pool(
         &self,
         request: Request<InitPoolRequest>,
-    ) -> std::result::Result<Response<InitPoolResponse>, Status> {
+    ) -> Result<Response<InitPoolResponse>, Status> {
         require_peer(&request, &[OPERATOR])?;
         let (driver, request) = (self.driver.clone(), request.into_inner());
         blocking(move || {
@@ -145,7 +142,7 @@ impl Agent for AgentService {
     async fn remove_pool(
         &self,
         request: Request<RemovePoolRequest>,
-    ) -> std::result::Result<Response<RemovePoolResponse>, Status> {
+    ) -> Result<Response<RemovePoolResponse>, Status> {
         require_peer(&request, &[OPERATOR])?;
         let (driver, request) = (self.driver.clone(), request.into_inner());
         blocking(move || {
@@ -155,10 +152,7 @@ impl Agent for AgentService {
         .await
     }
 
-    async fn fence(
-        &self,
-        request: Request<FenceRequest>,
-    ) -> std::result::Result<Response<FenceResponse>, Status> {
+    async fn fence(&self, request: Request<FenceRequest>) -> Result<Response<FenceResponse>, Status> {
         let FenceRequest { fenced, reason } = request.into_inner();
         if fenced != self.driver.is_fenced() {
             info!(fenced, reason, "fence");

@@ -73,7 +73,7 @@ pub async fn serve(
             source: io::Error::other("the driver could not be opened"),
         })?;
     let watched = driver.clone();
-    checks.ready("pool", move || match watched.pool_state() {
+    checks.ready("pool", move || match watched.known_pool_state() {
         (State::Ready, _) => Ok(()),
         (state, message) => Err(format!("{} {message}", state.as_str_name())),
     });
