@@ -165,7 +165,7 @@ impl Context {
             move |change| match change {
                 Change::Applied { old: Some(old), new } if changes::only_our_errors(old, new) => {}
                 Change::Applied { .. } | Change::Resync(_) => {
-                    attachments.add(name(&change.object().metadata))
+                    attachments.add(name(&change.object().metadata));
                 }
                 // Perhaps the last one of its volume, whose finalizer can go now.
                 Change::Deleted(gone) => {

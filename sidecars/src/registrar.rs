@@ -109,7 +109,7 @@ async fn driver_name(args: &Args, metrics: &Metrics, stop: &CancellationToken) -
         match connected {
             Ok(driver) => return Ok(driver.name().to_owned()),
             Err(Error::ConnectionLost { address }) => {
-                warn!(address, "the driver has restarted, connecting again")
+                warn!(address, "the driver has restarted, connecting again");
             }
             Err(error) => return Err(error),
         }

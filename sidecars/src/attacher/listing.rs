@@ -27,7 +27,7 @@ pub(super) async fn run(context: &Context, watched: &Watched, args: &Args, stop:
         match list(context, args.max_entries).await {
             Ok(published) => compare(context, watched, &published),
             Err(status) => {
-                warn!(code = ?status.code(), error = status.message(), "cannot list what is published")
+                warn!(code = ?status.code(), error = status.message(), "cannot list what is published");
             }
         }
     }

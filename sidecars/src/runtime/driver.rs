@@ -221,7 +221,7 @@ impl Driver {
         match &answer {
             Ok(answer) => debug!(method, ?answer, "the driver answered"),
             Err(status) => {
-                debug!(method, ?code, message = status.message(), "the driver answered with an error")
+                debug!(method, ?code, message = status.message(), "the driver answered with an error");
             }
         }
         answer
@@ -259,9 +259,8 @@ fn services(answer: &v1::GetPluginCapabilitiesResponse) -> HashSet<i32> {
 }
 
 fn rpcs(answer: &v1::ControllerGetCapabilitiesResponse) -> HashSet<i32> {
-    let rpc = |capability: &v1::ControllerServiceCapability| match &capability.r#type {
-        Some(controller_service_capability::Type::Rpc(rpc)) => Some(rpc.r#type),
-        None => None,
+    let rpc = |capability: &v1::ControllerServiceCapability| {
+        capability.r#type.as_ref().map(|controller_service_capability::Type::Rpc(rpc)| rpc.r#type)
     };
     answer.capabilities.iter().filter_map(rpc).collect()
 }
