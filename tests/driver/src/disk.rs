@@ -1,8 +1,9 @@
 //! A small disk of its own for a pool: an image on a loop device, mounted and unmounted at will.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use crate::{must, text};
+use crate::{eventually, must, text};
 
 /// An ext4 file system to mount. Unmounted when dropped.
 pub struct Disk {
@@ -26,7 +27,10 @@ impl Disk {
 
     pub fn unmount(&mut self) {
         if let Some(at) = self.mount_point.take() {
-            must("umount", &[text(&at)]);
+            // The driver's last thread may hold it for a moment after the driver is gone.
+            eventually("the disk is unmounted", || {
+                Command::new("umount").arg(&at).status().is_ok_and(|status| status.success())
+            });
         }
     }
 }
@@ -35,7 +39,7 @@ impl Drop for Disk {
     fn drop(&mut self) {
         if let Some(at) = &self.mount_point {
             // The pool may be open still; the kernel lets go of it with the last handle.
-            let _ = std::process::Command::new("umount").args(["-l", text(at)]).status();
+            let _ = Command::new("umount").args(["-l", text(at)]).status();
         }
     }
 }

@@ -3,12 +3,14 @@
 #![expect(clippy::disallowed_methods, reason = "tests start programs; the rule guards the product")]
 
 mod call;
+mod certificates;
 mod disk;
 mod kill;
 mod lab;
 mod sanity;
 
 pub use call::{block, mount, mount_as};
+pub use certificates::Authority;
 pub use disk::Disk;
 pub use kill::Killer;
 pub use lab::{BACKEND, DRIVER, Lab, NODE, POOL, eventually, pool_id};

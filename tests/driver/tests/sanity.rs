@@ -1,4 +1,7 @@
 //! csi-sanity against each engine, with and without attach.
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+
+use std::time::Duration;
 
 use dunnage_csi::uds;
 use dunnage_csi::v1::controller_server::ControllerServer;
@@ -19,7 +22,11 @@ async fn sanity(engine: EngineKind, expected: Expected) {
         .add_service(ControllerServer::new(driver.controller()))
         .add_service(NodeServer::new(driver.node()))
         .serve_with_incoming(uds::listen(&endpoint).unwrap());
-    let serving = tokio::spawn(server);
+    // csi-sanity waits for a connection to change its state, and misses it when it is made at once.
+    let serving = tokio::spawn(async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        server.await
+    });
     let (kubelet_dir, root) = (lab.config.kubelet_dir.clone(), lab.root().to_owned());
     let outcome = tokio::task::spawn_blocking(move || {
         run(&Sockets { node: &endpoint, controller: &endpoint }, &kubelet_dir, &root, 64 * MIB)

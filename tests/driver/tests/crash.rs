@@ -1,0 +1,149 @@
+//! The driver is killed between any two steps of a volume's life; the calls that follow find their way.
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+
+use std::path::Path;
+
+use dunnage_csi::v1::VolumeCapability;
+use dunnage_driver::EngineKind;
+use dunnage_driver::id::VolumeId;
+use dunnage_tests_driver::{Killer, Lab, mount, pool_id};
+use tonic::{Code, Status};
+
+const MIB: i64 = 1 << 20;
+
+/// What a volume goes through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Call {
+    Create,
+    Stage,
+    Publish,
+    Unpublish,
+    Unstage,
+    Delete,
+}
+
+const LIFE: [Call; 6] =
+    [Call::Create, Call::Stage, Call::Publish, Call::Unpublish, Call::Unstage, Call::Delete];
+
+struct Life {
+    engine: EngineKind,
+    bytes: i64,
+    fs_type: &'static str,
+}
+
+impl Life {
+    fn capability(&self) -> VolumeCapability {
+        mount(self.fs_type)
+    }
+
+    async fn make(&self, lab: &Lab, call: Call, target: &Path) -> Result<(), Status> {
+        let id = VolumeId::make(&pool_id(), "pvc-1");
+        let id = id.as_str();
+        match call {
+            Call::Create => {
+                let volume = lab.create("pvc-1", self.bytes, self.capability()).await?;
+                assert_eq!(volume.volume_id, id);
+            }
+            Call::Stage => lab.stage(id, self.capability()).await?,
+            Call::Publish => {
+                lab.publish(id, target, self.capability(), false).await?;
+                std::fs::write(target.join("data"), "kept").unwrap();
+            }
+            Call::Unpublish => {
+                // What was written is there up to the end, unless the target is gone already.
+                if let Ok(data) = std::fs::read(target.join("data")) {
+                    assert_eq!(data, b"kept");
+                }
+                lab.unpublish(id, target).await?;
+            }
+            Call::Unstage => lab.unstage(id).await?,
+            Call::Delete => lab.delete(id).await?,
+        }
+        Ok(())
+    }
+
+    /// The life with a kill at one step, or none; gives the steps that were reached.
+    async fn live(&self, killer: Killer) -> Vec<&'static str> {
+        let mut lab = Lab::new(self.engine);
+        lab.config.steps = killer.steps();
+        lab.restart();
+        let target = lab.target("pod-1");
+        for call in LIFE {
+            // Twice, for every call is idempotent.
+            for _ in 0..2 {
+                if let Err(status) = self.make(&lab, call, &target).await {
+                    assert_eq!(
+                        status.code(),
+                        Code::Internal,
+                        "{call:?} after {:?}: {status}",
+                        killer.reached()
+                    );
+                    lab.restart();
+                    let again = self.make(&lab, call, &target).await;
+                    assert!(again.is_ok(), "{call:?} again after {:?}: {again:?}", killer.reached());
+                }
+            }
+            let mounts = match call {
+                Call::Publish if self.engine == EngineKind::LoopFile => 2,
+                Call::Publish => 1,
+                Call::Stage | Call::Unpublish if self.engine == EngineKind::LoopFile => 1,
+                _ => 0,
+            };
+            assert_eq!(lab.mounts().len(), mounts, "{call:?} after {:?}", killer.reached());
+        }
+        lab.assert_clean();
+        killer.reached()
+    }
+
+    async fn die_everywhere(&self, least: usize) {
+        let steps = self.live(Killer::default()).await;
+        assert!(steps.len() >= least, "{steps:?}");
+        for step in 0..steps.len() {
+            self.live(Killer::at(step)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_directory_volume_survives_a_kill_at_any_step() {
+    Life { engine: EngineKind::Directory, bytes: 16 * MIB, fs_type: "" }.die_everywhere(10).await;
+}
+
+#[tokio::test]
+async fn an_ext4_image_survives_a_kill_at_any_step() {
+    Life { engine: EngineKind::LoopFile, bytes: 16 * MIB, fs_type: "" }.die_everywhere(15).await;
+}
+
+#[tokio::test]
+async fn an_xfs_image_survives_a_kill_at_any_step() {
+    Life { engine: EngineKind::LoopFile, bytes: 300 * MIB, fs_type: "xfs" }.die_everywhere(15).await;
+}
+
+#[tokio::test]
+async fn what_was_half_made_is_gone_after_a_start() {
+    let mut lab = Lab::new(EngineKind::LoopFile);
+    // The second step: the directory is there, and the image in it.
+    lab.config.steps = Killer::at(1).steps();
+    lab.restart();
+    assert_eq!(lab.create("pvc-1", 16 * MIB, mount("")).await.unwrap_err().code(), Code::Internal);
+    let left = |lab: &Lab| std::fs::read_dir(lab.config.pool_path.join("volumes")).unwrap().count();
+    assert_eq!(left(&lab), 1);
+    lab.restart();
+    lab.assert_clean();
+}
+
+#[tokio::test]
+async fn the_making_of_a_pool_can_be_cut_short() {
+    let mut lab = Lab::without_pool(EngineKind::Directory, |_| {});
+    lab.config.steps = Killer::at(0).steps();
+    lab.restart();
+    let driver = lab.driver().clone();
+    let made = tokio::task::spawn_blocking(move || {
+        driver.init_pool(&pool_id(), dunnage_tests_driver::BACKEND).map_err(|error| error.to_string())
+    })
+    .await;
+    assert!(made.is_err());
+    lab.restart();
+    lab.driver().init_pool(&pool_id(), dunnage_tests_driver::BACKEND).unwrap();
+    assert!(lab.create("pvc-1", MIB, mount("")).await.is_ok());
+}
