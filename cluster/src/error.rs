@@ -107,7 +107,8 @@ pub fn category(error: &kube::Error) -> Category {
         // Before the conflict: both are code 409.
         status if status.is_already_exists() => Category::AlreadyExists,
         status if status.is_conflict() => Category::Conflict,
-        status if status.is_not_found() => Category::NotFound,
+        // A resource that the server does not have is answered in plain text, without a reason.
+        status if status.is_not_found() || status.code == 404 => Category::NotFound,
         status if status.is_forbidden() || status.code == 401 => Category::Forbidden,
         status if status.is_invalid() || matches!(status.code, 400 | 422) => Category::Invalid,
         _ => Category::Unavailable,
@@ -163,6 +164,7 @@ mod tests {
             (status(409, "Conflict"), Category::Conflict),
             (status(409, "AlreadyExists"), Category::AlreadyExists),
             (status(404, "NotFound"), Category::NotFound),
+            (status(404, "Failed to parse error data"), Category::NotFound),
             (status(403, "Forbidden"), Category::Forbidden),
             (status(401, "Unauthorized"), Category::Forbidden),
             (status(422, "Invalid"), Category::Invalid),
