@@ -1,7 +1,7 @@
 # The images that every node has from the start: busybox, and the sandbox ("pause") of each pod, which is busybox asleep.
 
 make_images() {
-  local applet options=() xtask=(cargo run --quiet --manifest-path "$root/Cargo.toml" --package xtask -- oci)
+  local applet options=() xtask=(cargo run --quiet --manifest-path "$root/Cargo.toml" --target-dir "$root/target/xtask" --package xtask -- oci)
   [[ ! -e $images/busybox.tar || ! -e $images/pause.tar ]] || return 0
   mkdir -p "$images"
   options=(--file /bin/busybox:/bin/busybox:755 --dir /tmp:1777 --dir /root:700
