@@ -1,5 +1,6 @@
 //! The CSI, plugin registration and agent protocols, and their transports: unix sockets and mutual TLS.
 
+pub mod authority;
 pub mod secret;
 pub mod tls;
 pub mod uds;

@@ -9,8 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ArgAction;
+use dunnage_csi::authority::Mended;
 use dunnage_csi::registration::registration_server::RegistrationServer;
 use dunnage_telemetry::metrics::{CsiOperations, Metrics};
+use futures::TryStreamExt as _;
 use tokio::sync::watch;
 use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
@@ -79,7 +81,8 @@ pub async fn run(args: Args, stop: CancellationToken) -> Result<(), Error> {
     let ending = CancellationToken::new();
     let serving =
         Server::builder().add_service(RegistrationServer::new(registration)).serve_with_incoming_shutdown(
-            UnixListenerStream::new(ours.listener()?),
+            // Kubelet sends the socket's path as authority, which HTTP/2 does not allow.
+            UnixListenerStream::new(ours.listener()?).map_ok(Mended::new),
             ending.clone().cancelled_owned(),
         );
     let serving = tokio::spawn(serving);
