@@ -64,7 +64,7 @@ make_image() {
     say "LOAD=none: taking $image as it is on the nodes"
     return
   fi
-  with_progress "building the image (the first time takes some minutes)" make -C "$root" image
+  with_progress "building the image (the first time takes some minutes)" make --no-print-directory -C "$root" image
   archive=$root/dist/dunnage-image.tar
   say "dist/dunnage-image.tar: $(du -h "$archive" | cut -f1)"
 }

@@ -72,7 +72,7 @@ wait_until() {
   done
 }
 
-# with_progress WHAT COMMAND...: runs a long command with its output in a log, and says every 15 s how long it has run.
+# with_progress WHAT COMMAND...: runs a long command with its output in a log, and says every 30 s how far it is.
 with_progress() {
   local what=$1 started=$SECONDS log=$scratch/long.log pid
   shift
@@ -80,7 +80,7 @@ with_progress() {
   pid=$!
   while kill -0 "$pid" 2>/dev/null; do
     sleep 1
-    if (((SECONDS - started) % 15 == 14)); then
+    if (((SECONDS - started) % 30 == 29)); then
       say "$what: $((SECONDS - started + 1)) s, $(tail -n 1 "$log" | tr -d '\r' | cut -c1-90)"
     fi
   done
