@@ -30,10 +30,23 @@ enter_cgroup_v2() {
     local pid
     while read -r pid; do echo "$pid" >"$top/init/cgroup.procs" 2>/dev/null || true; done <"$top/cgroup.procs"
   fi
-  for controller in $(cat "$top/cgroup.controllers"); do echo "+$controller" >"$top/cgroup.subtree_control" 2>/dev/null || true; done
+  for controller in $(cat "$top/cgroup.controllers"); do
+    if ! grep -qw "$controller" "$top/cgroup.subtree_control" && echo "+$controller" >"$top/cgroup.subtree_control"; then
+      echo "$controller" >>"$machine_notes/controllers"
+    fi
+  done
   mkdir -p "$group/node"
   echo "$group" >>"$2"
   echo $BASHPID >"$group/cgroup.procs"
+}
+
+# Takes back what the first node had to switch on for its children.
+disable_controllers() {
+  local controller
+  [[ -e $machine_notes/controllers ]] || return 0
+  while read -r controller; do
+    echo "-$controller" >/sys/fs/cgroup/cgroup.subtree_control 2>/dev/null || true
+  done <"$machine_notes/controllers"
 }
 
 # Run in the new cgroup namespace, while the machine's mounts are still there.

@@ -18,6 +18,9 @@ machines=10.99.0  # control plane .1, node I .(10 + I)
 pods=10.244       # node I has $pods.I.0/24
 services=10.96.0  # /16; the API server is .1
 
+# What running clusters have changed of the machine as a whole, for the last one to put back.
+machine_notes=/run/dunnage-clusters
+
 # Seconds that a part may take to become ready; a machine that is emulated needs many more.
 patience=${DUNNAGE_CLUSTER_PATIENCE:-120}
 
