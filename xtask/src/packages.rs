@@ -17,8 +17,10 @@ pub(crate) fn download(roots: &[&str], cache: &Path) -> anyhow::Result<Vec<PathB
             .context("the image's tools come from Debian or Ubuntu packages: apt-get is needed")?;
     }
     let packages = closure(roots)?;
+    // From an empty folder: apt-get does not list what lies in the current one already.
+    let empty = tempfile::tempdir()?;
     let listing = run::output(
-        Command::new("apt-get").args(["download", "--print-uris"]).args(&packages).current_dir(cache),
+        Command::new("apt-get").args(["download", "--print-uris"]).args(&packages).current_dir(empty.path()),
     )?;
     let mut files = Vec::new();
     let mut missing = Vec::new();
