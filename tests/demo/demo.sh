@@ -7,6 +7,7 @@
 #   CONTEXT=name                 uses that kubectl context instead. What is merely the current context is never used.
 #   LOAD=kind|k3s|microk8s|ctr|none    with CONTEXT: how the image gets to the nodes
 #   IMAGE=name:tag               with LOAD=none: the image as the nodes know it
+#   ARCHIVE=file                 an image archive that is there already, instead of making one
 #   POD_IMAGE=name:tag           the image of the demo's own pods; it needs a shell and coreutils
 #
 # Ends with a summary, and with a status other than 0 when any step failed.
@@ -64,9 +65,12 @@ make_image() {
     say "LOAD=none: taking $image as it is on the nodes"
     return
   fi
-  with_progress "building the image (the first time takes some minutes)" make --no-print-directory -C "$root" image
-  archive=$root/dist/dunnage-image.tar
-  say "dist/dunnage-image.tar: $(du -h "$archive" | cut -f1)"
+  archive=${ARCHIVE:-}
+  if [[ -z $archive ]]; then
+    with_progress "building the image (the first time takes some minutes)" make --no-print-directory -C "$root" image
+    archive=$root/dist/dunnage-image.tar
+  fi
+  say "${archive##*/}: $(du -h "$archive" | cut -f1)"
 }
 
 start_cluster() {
