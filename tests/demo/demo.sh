@@ -81,7 +81,7 @@ start_cluster() {
 
 install() {
   show helm install dunnage "$root/helm/dunnage" --namespace dunnage-system --create-namespace \
-    --set-string "image.repository=${image%:*},image.tag=${image##*:}" --wait --timeout 3m
+    --set-string "image.repository=${image%:*},image.tag=${image##*:}" --hide-notes --wait --timeout 3m
 }
 
 make_backend() {
@@ -117,6 +117,12 @@ lose_pod() {
 
 check_limit() {
   show kubectl -n dunnage-demo exec deploy/disks-app -- df -h /data
+  say "$ dd if=/dev/zero of=/data/too-much bs=1M count=100"
+  if app exec deploy/disks-app -- dd if=/dev/zero of=/data/too-much bs=1M count=100 >"$scratch/dd.log" 2>&1; then
+    die "100 MiB fit into a volume of 64 MiB"
+  fi
+  grep -i 'no space' "$scratch/dd.log" | indent || die "it failed, but not for want of space: $(<"$scratch/dd.log")"
+  app exec deploy/disks-app -- rm /data/too-much
 }
 
 follow_the_data() {
@@ -176,9 +182,12 @@ delete_claims() {
 no_volumes() { [[ -z $(kubectl get pv -o 'jsonpath={.items[?(@.spec.csi.driver)].spec.csi.driver}' | grep csi.dunnage.dev) ]]; }
 
 uninstall() {
+  local pod
   show kubectl delete storagebackend local disks --ignore-not-found --timeout=2m
   leftovers >"$scratch/left"
+  for pod in $(app get pods -l app=look -o name); do app exec "$pod" -- find /pools -type f; done >>"$scratch/left"
   [[ ! -s $scratch/left ]] || { indent <"$scratch/left"; die "the backends left this behind"; }
+  say "nothing of theirs is left in the cluster or on a disk"
   show helm uninstall dunnage --namespace dunnage-system --wait --timeout 2m
   show kubectl delete crd storagebackends.dunnage.dev
   show kubectl delete namespace dunnage-system dunnage-demo --timeout=2m
@@ -247,7 +256,7 @@ trap 'exit 143' TERM
 step "Make the image: one static binary, and the mkfs tools" make_image
 step "Start the cluster and give it the image" start_cluster
 step "helm install" install
-step "A StorageBackend of five lines: directories on each node's disk" make_backend local
+step "A StorageBackend of a few lines: directories on each node's disk" make_backend local
 apply namespace.yaml >/dev/null
 apply look.yaml.in >/dev/null
 app rollout status daemonset/look --timeout=2m >/dev/null

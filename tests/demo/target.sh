@@ -16,7 +16,8 @@ if [[ -z ${CONTEXT:-} ]]; then
     with_progress "starting etcd, the control plane and two nodes" cluster up --nodes 2
   }
 
-  load_image() { cluster load "$1" | indent; }
+  # What containerd thinks of this machine is said on stderr, and is no news here.
+  load_image() { cluster load "$1" 2>"$scratch/load.log" | indent || die "$(<"$scratch/load.log")"; }
   kubectl() { cluster kubectl "$@"; }
   helm() { cluster exec helm "$@"; }
 
