@@ -15,6 +15,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
 use crate::Error;
@@ -138,7 +139,8 @@ where
     info!(lease = config.lease(), identity = config.identity, "became leader");
     status.set(&config, Some(since));
 
-    let mut work = tokio::spawn(work(stop.child_token()));
+    // Aborted also when this future is dropped: nothing may work without a lease.
+    let mut work = AbortOnDropHandle::new(tokio::spawn(work(stop.child_token())));
     let ended = tokio::select! {
         ended = &mut work => Some(ended),
         error = holder.renew(since, |at| status.set(&config, Some(at))) => {

@@ -1,13 +1,14 @@
 //! The HTTP server of a sidecar: checks that may ask the driver, and metrics.
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::http::{StatusCode, header};
-use axum::routing::get;
+use axum::http::{StatusCode, Uri, header};
+use axum::response::{IntoResponse as _, Response};
 use dunnage_telemetry::metrics::Metrics;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -42,38 +43,45 @@ impl From<Result<(), String>> for Page {
     }
 }
 
-/// What the server shows.
+type Check = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Page> + Send>> + Send + Sync>;
+
+/// What the server shows. Paths are compared as they are: one of them comes from the command line.
 pub struct Pages {
-    router: Router,
+    metrics: Metrics,
+    metrics_path: String,
+    checks: HashMap<&'static str, Check>,
 }
 
 impl Pages {
     /// Only the metrics, under `metrics_path`.
     pub fn new(metrics: Metrics, metrics_path: &str) -> Self {
-        let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-        let show = get(async move || ([(header::CONTENT_TYPE, kind)], metrics.render()));
-        let path =
-            if metrics_path.starts_with('/') { metrics_path.to_owned() } else { format!("/{metrics_path}") };
-        Self { router: Router::new().route(&path, show) }
+        let path = metrics_path.trim_start_matches('/');
+        Self { metrics, metrics_path: format!("/{path}"), checks: HashMap::new() }
     }
 
     /// Adds a check that is answered at once.
-    pub fn check(&mut self, path: &str, check: impl Fn() -> Page + Clone + Send + Sync + 'static) {
+    pub fn check(&mut self, path: &'static str, check: impl Fn() -> Page + Send + Sync + 'static) {
         self.ask(path, move || std::future::ready(check()));
     }
 
     /// Adds a check that has to ask somebody.
-    pub fn ask<F>(&mut self, path: &str, check: impl Fn() -> F + Clone + Send + Sync + 'static)
+    pub fn ask<F>(&mut self, path: &'static str, check: impl Fn() -> F + Send + Sync + 'static)
     where
         F: Future<Output = Page> + Send + 'static,
     {
-        let check: Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Page> + Send>> + Send + Sync> =
-            Arc::new(move || Box::pin(check()));
-        let answer = get(async move || {
+        self.checks.insert(path, Arc::new(move || Box::pin(check())));
+    }
+
+    async fn show(&self, path: &str) -> Response {
+        if let Some(check) = self.checks.get(path) {
             let page = check().await;
-            (page.status, format!("{}\n", page.text))
-        });
-        self.router = std::mem::take(&mut self.router).route(path, answer);
+            return (page.status, format!("{}\n", page.text)).into_response();
+        }
+        if path == self.metrics_path {
+            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            return ([(header::CONTENT_TYPE, kind)], self.metrics.render()).into_response();
+        }
+        StatusCode::NOT_FOUND.into_response()
     }
 
     /// Serves in the background until `stop` is cancelled. An address that cannot be bound is an error at once.
@@ -82,7 +90,13 @@ impl Pages {
         info!(%address, "serving health and metrics");
         let stop = stop.clone();
         tokio::spawn(async move {
-            let served = axum::serve(listener, self.router).with_graceful_shutdown(stop.cancelled_owned());
+            let pages = Arc::new(self);
+            let answer = move |uri: Uri| {
+                let pages = Arc::clone(&pages);
+                async move { pages.show(uri.path()).await }
+            };
+            let router = Router::new().fallback(answer);
+            let served = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned());
             if let Err(error) = served.await {
                 warn!(%error, "the health and metrics server has ended");
             }
@@ -93,27 +107,21 @@ impl Pages {
 
 #[cfg(test)]
 mod tests {
-    use tower::ServiceExt as _;
-
     use super::*;
 
-    async fn status(pages: &Pages, path: &str) -> StatusCode {
-        let request = axum::http::Request::get(path).body(axum::body::Body::empty()).expect("request");
-        pages.router.clone().oneshot(request).await.expect("infallible").status()
-    }
-
     #[tokio::test]
-    async fn each_check_answers_with_its_own_status() {
-        let mut pages = Pages::new(Metrics::default(), "/metrics");
+    async fn each_path_answers_with_its_own_status() {
+        let mut pages = Pages::new(Metrics::default(), "metrics/{all}");
         pages.check("/readyz", Page::ok);
         pages.ask("/healthz", async || Page::failed(StatusCode::NOT_FOUND, "no socket"));
         for (path, expected) in [
             ("/readyz", StatusCode::OK),
             ("/healthz", StatusCode::NOT_FOUND),
-            ("/metrics", StatusCode::OK),
+            ("/metrics/{all}", StatusCode::OK),
+            ("/metrics", StatusCode::NOT_FOUND),
             ("/healthz/leader-election", StatusCode::NOT_FOUND),
         ] {
-            assert_eq!(status(&pages, path).await, expected, "{path}");
+            assert_eq!(pages.show(path).await.status(), expected, "{path}");
         }
     }
 
