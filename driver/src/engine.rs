@@ -60,8 +60,11 @@ pub(crate) trait Engine: fmt::Debug + Send + Sync {
     /// The open directory that pods get to see.
     fn source(&self, volume: &Volume, staging: &Place) -> Result<OwnedFd>;
 
-    /// All mounts of the volume's data.
+    /// All mounts of the volume's data or of parts of it, as `subPath` makes them.
     fn mounts(&self, volume: &Volume) -> Result<Vec<Mount>>;
+
+    /// Whether one of those is of all data.
+    fn is_whole(&self, volume: &Volume, mount: &Mount) -> bool;
 
     /// Lets go of what staging holds, once nothing is mounted; `false` when somebody else still holds it.
     fn release(&self, volume: &Volume) -> Result<bool>;

@@ -70,6 +70,11 @@ fn data(volume: &Volume) -> Result<Dir> {
     Ok(volume.dir.dir(DATA, Mounts::Refuse)?)
 }
 
+/// The end of the data's path on the pool's file system, whatever of that is the pool.
+fn path_of(volume: &Volume) -> PathBuf {
+    [Path::new(VOLUMES), Path::new(volume.id().as_str()), Path::new(DATA)].iter().collect()
+}
+
 impl Engine for Directory {
     fn limits_message(&self) -> &'static str {
         "sizes of Directory volumes are accounted for but not enforced: a pod can write more than its claim asks \
@@ -115,9 +120,12 @@ impl Engine for Directory {
     }
 
     fn mounts(&self, volume: &Volume) -> Result<Vec<Mount>> {
-        let root: PathBuf =
-            [Path::new(VOLUMES), Path::new(volume.id().as_str()), Path::new(DATA)].iter().collect();
-        Ok(mountinfo::read()?.into_iter().filter(|mount| mount.root.ends_with(&root)).collect())
+        let root = path_of(volume);
+        Ok(mountinfo::read()?.into_iter().filter(|mount| is_below(&mount.root, &root)).collect())
+    }
+
+    fn is_whole(&self, volume: &Volume, mount: &Mount) -> bool {
+        mount.root.ends_with(path_of(volume))
     }
 
     fn release(&self, _: &Volume) -> Result<bool> {
@@ -146,6 +154,11 @@ impl Engine for Directory {
             }
         }
     }
+}
+
+/// Whether a directory of a file system is the one that `end` leads to, or lies in it.
+fn is_below(root: &Path, end: &Path) -> bool {
+    root.ancestors().any(|above| above.ends_with(end))
 }
 
 /// What volumes may still write. One that outgrew its size promises nothing more.
@@ -181,6 +194,21 @@ mod tests {
             _ => 0,
         };
         assert_eq!(promised(&records, used), 150);
+    }
+
+    #[test]
+    fn mounts_of_a_volume_and_of_its_parts_are_told_from_others() {
+        let end = Path::new("volumes/id/data");
+        for (root, expected) in [
+            ("/pool/volumes/id/data", true),
+            ("/volumes/id/data", true),
+            ("/pool/volumes/id/data/sub", true),
+            ("/pool/volumes/other/data", false),
+            ("/pool/volumes/id/database", false),
+            ("/", false),
+        ] {
+            assert_eq!(is_below(Path::new(root), end), expected, "{root}");
+        }
     }
 
     #[test]

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
 
 use dunnage_host::dir::Dir;
 use dunnage_host::filesystem::{self, Kind};
@@ -80,9 +83,17 @@ impl Engine for LoopFile {
     }
 
     fn make(&self, dir: &Dir, record: &Record) -> Result<()> {
+        let path = dir.path().join(IMAGE);
         let file = dir.create(IMAGE)?;
-        space::allocate(&file, record.capacity_bytes, &dir.path().join(IMAGE))?;
-        Ok(space::sync(&file, &dir.path().join(IMAGE))?)
+        space::allocate(&file, record.capacity_bytes, &path).map_err(|error| match error.kind() {
+            Some(ErrorKind::Unsupported) => Error::Precondition(
+                "the pool's file system cannot reserve space for an image (fallocate): put the pool on ext4, xfs or \
+                 btrfs"
+                    .to_owned(),
+            ),
+            _ => Error::Host(error),
+        })?;
+        Ok(space::sync(&file, &path)?)
     }
 
     fn stage(&self, volume: &mut Volume, staging: &Place, capability: &Capability) -> Result<()> {
@@ -110,6 +121,10 @@ impl Engine for LoopFile {
         }
     }
 
+    fn is_whole(&self, _: &Volume, mount: &Mount) -> bool {
+        mount.root == Path::new("/")
+    }
+
     fn release(&self, volume: &Volume) -> Result<bool> {
         Ok(LoopDevice::detach(&image(volume)?)?)
     }
@@ -118,7 +133,7 @@ impl Engine for LoopFile {
         Ok(space::of(published.open()?, published.path())?)
     }
 
-    fn tick(&self, _: &std::sync::Arc<Store>) {}
+    fn tick(&self, _: &Arc<Store>) {}
 }
 
 /// What the device holds.

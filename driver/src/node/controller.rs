@@ -61,7 +61,8 @@ impl Driver {
         let record =
             Record { id, name: wanted.name, capacity_bytes, content: wanted.content, published_node: None };
         store.create(&record)?;
-        info!(volume = %record.id, name = record.name, capacity_bytes, "volume made");
+        let claim = wanted::claim(&request.parameters);
+        info!(volume = %record.id, name = record.name, claim, capacity_bytes, "volume made");
         Ok(CreateVolumeResponse { volume: Some(self.describe(&record)) })
     }
 
@@ -70,6 +71,9 @@ impl Driver {
         let Ok(id) = parse(id)? else { return Ok(DeleteVolumeResponse {}) };
         let store = self.store()?;
         let _guard = self.lock(&id)?;
+        if let Some(node) = store.record(&id).and_then(|record| record.published_node) {
+            return Err(Error::Precondition(format!("volume {id} is still attached to node {node}")));
+        }
         store.delete(&id)?;
         info!(volume = %id, "volume deleted");
         Ok(DeleteVolumeResponse {})

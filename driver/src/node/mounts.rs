@@ -119,7 +119,8 @@ impl Driver {
         access: Access,
     ) -> Result<()> {
         let source = self.engine().source(volume, staging)?;
-        let mounts = self.engine().mounts(volume)?;
+        let mut mounts = self.engine().mounts(volume)?;
+        mounts.retain(|mount| self.engine().is_whole(volume, mount));
         let kubelet_dir = &self.config().kubelet_dir;
         let seen = Seen {
             target: target.mounted()?,

@@ -14,6 +14,7 @@ use dunnage_csi::v1::identity_server::IdentityServer;
 use dunnage_csi::v1::node_server::NodeServer;
 use dunnage_telemetry::health::Checks;
 use dunnage_telemetry::metrics::Metrics;
+use futures::TryFutureExt as _;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
@@ -94,11 +95,14 @@ pub async fn serve(
         .add_service(AgentServer::with_interceptor(driver.agent(), ours))
         .serve_with_incoming_shutdown(tls::incoming(listener, material), stop.clone().cancelled_owned());
 
+    // On the heap: together they are tens of kilobytes.
+    let (local, remote) = (Box::pin(local), Box::pin(remote));
     let serving = |address: String| move |source| ServeError::Serve { address, source };
     let both = async {
-        tokio::try_join!(async { local.await.map_err(serving(endpoint.clone())) }, async {
-            remote.await.map_err(serving(agent_address.to_string()))
-        })
+        tokio::try_join!(
+            local.map_err(serving(endpoint.clone())),
+            remote.map_err(serving(agent_address.to_string()))
+        )
     };
     let deadline = async {
         stop.cancelled().await;

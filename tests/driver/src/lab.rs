@@ -239,6 +239,16 @@ impl Lab {
         }
     }
 
+    /// Mounts a directory at another place as well, as kubelet does.
+    pub fn bind(&self, source: &Path, at: &Path) {
+        std::fs::create_dir_all(at).unwrap();
+        must("mount", &["--bind", text(source), text(at)]);
+    }
+
+    pub fn unbind(&self, at: &Path) {
+        must("umount", &[text(at)]);
+    }
+
     /// Makes the image larger, as an expansion that could not reach the file system leaves it.
     pub fn enlarge_image(&self, id: &str, bytes: u64) {
         must("fallocate", &["-l", &bytes.to_string(), text(&self.volume_dir(id).join("image"))]);

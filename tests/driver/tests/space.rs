@@ -5,6 +5,7 @@ use dunnage_csi::v1::GetCapacityRequest;
 use dunnage_csi::v1::controller_server::Controller as _;
 use dunnage_driver::EngineKind;
 use dunnage_tests_driver::{BACKEND, Disk, Lab, eventually, mount, pool_id};
+use futures::future::join_all;
 use tonic::{Code, Request};
 
 const MIB: i64 = 1 << 20;
@@ -69,17 +70,8 @@ async fn claims_made_at_once_share_no_byte() {
         let size = small.capacity().await / 4 / 4096 * 4096;
         let names: Vec<String> = (0..8).map(|number| format!("pvc-{number}")).collect();
         let lab = &small.lab;
-        let (a, b, c, d, e, f, g, h) = tokio::join!(
-            lab.create(&names[0], size, mount("")),
-            lab.create(&names[1], size, mount("")),
-            lab.create(&names[2], size, mount("")),
-            lab.create(&names[3], size, mount("")),
-            lab.create(&names[4], size, mount("")),
-            lab.create(&names[5], size, mount("")),
-            lab.create(&names[6], size, mount("")),
-            lab.create(&names[7], size, mount("")),
-        );
-        let made: Vec<_> = [a, b, c, d, e, f, g, h].into_iter().flatten().collect();
+        let calls = names.iter().map(|name| lab.create(name, size, mount("")));
+        let made: Vec<_> = join_all(calls).await.into_iter().flatten().collect();
         assert!((1..=4).contains(&made.len()), "{}", made.len());
         for volume in made {
             lab.delete(&volume.volume_id).await.unwrap();

@@ -158,6 +158,28 @@ async fn a_volume_for_one_pod_has_one_pod() {
     remove(&lab, &id).await;
 }
 
+/// Kubelet binds parts of a volume for `subPath`, and publishes again after its own restart.
+#[tokio::test]
+async fn a_sub_path_is_no_second_pod_but_keeps_the_volume() {
+    for engine in [EngineKind::Directory, EngineKind::LoopFile] {
+        let lab = Lab::new(engine);
+        let single = || mount_as("", &[], Mode::SingleNodeSingleWriter);
+        let id = lab.create("pvc-1", 16 * MIB, single()).await.unwrap().volume_id;
+        lab.stage(&id, single()).await.unwrap();
+        let target = lab.target("pod-1");
+        lab.publish(&id, &target, single(), false).await.unwrap();
+        std::fs::create_dir(target.join("part")).unwrap();
+        lab.bind(&target.join("part"), &lab.target("pod-1-subpath"));
+        lab.publish(&id, &target, single(), false).await.unwrap();
+        lab.unpublish(&id, &target).await.unwrap();
+        assert_eq!(lab.delete(&id).await.unwrap_err().code(), Code::FailedPrecondition);
+        lab.unbind(&lab.target("pod-1-subpath"));
+        lab.unstage(&id).await.unwrap();
+        lab.delete(&id).await.unwrap();
+        lab.assert_clean();
+    }
+}
+
 #[tokio::test]
 async fn a_volume_in_use_is_not_deleted() {
     for engine in [EngineKind::Directory, EngineKind::LoopFile] {
@@ -197,6 +219,9 @@ async fn an_attached_volume_belongs_to_one_node() {
     lab.detach(&id, "node-1").await.unwrap();
     lab.attach(&id, "node-2").await.unwrap();
     lab.stage(&id, mount("")).await.unwrap();
+    let status = lab.delete(&id).await.unwrap_err();
+    assert_eq!(status.code(), Code::FailedPrecondition);
+    assert!(status.message().contains("still attached to node node-2"), "{status}");
     lab.detach(&id, "").await.unwrap();
     lab.delete(&id).await.unwrap();
     lab.assert_clean();

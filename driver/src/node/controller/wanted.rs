@@ -101,6 +101,15 @@ pub(super) fn check_parameters(parameters: &HashMap<String, String>) -> Result<(
     }
 }
 
+/// The claim that the volume is for, as far as the provisioner tells.
+pub(super) fn claim(parameters: &HashMap<String, String>) -> String {
+    let of = |key: &str| parameters.get(&format!("{INFORMATION}pvc/{key}")).map_or("", String::as_str);
+    match (of("namespace"), of("name")) {
+        (_, "") => String::new(),
+        (namespace, name) => format!("{namespace}/{name}"),
+    }
+}
+
 /// Whether a volume on this pool is what the topology asks for.
 pub(super) fn check_topology(asked: Option<&TopologyRequirement>, key: &str, pool: &PoolId) -> Result<()> {
     let Some(asked) = asked else { return Ok(()) };
