@@ -32,15 +32,15 @@ const LOCALHOST: &[u8] = b"localhost";
 #[derive(Debug)]
 pub struct Mended<S> {
     stream: S,
-    mender: Mender,
-    mended: Vec<u8>,
+    frames: Mender,
+    ready: Vec<u8>,
     taken: usize,
 }
 
 impl<S> Mended<S> {
     /// Wraps a connection that a client has just made.
     pub fn new(stream: S) -> Self {
-        Self { stream, mender: Mender::default(), mended: Vec::new(), taken: 0 }
+        Self { stream, frames: Mender::default(), ready: Vec::new(), taken: 0 }
     }
 }
 
@@ -53,10 +53,14 @@ impl<S: Connected> Connected for Mended<S> {
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Mended<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        out: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        while this.taken == this.mended.len() {
-            this.mended.clear();
+        while this.taken == this.ready.len() {
+            this.ready.clear();
             this.taken = 0;
             let mut space = [0; 4096];
             let mut read = ReadBuf::new(&mut space);
@@ -64,9 +68,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Mended<S> {
             if read.filled().is_empty() {
                 return Poll::Ready(Ok(()));
             }
-            this.mender.feed(read.filled(), &mut this.mended);
+            this.frames.feed(read.filled(), &mut this.ready);
         }
-        let rest = &this.mended[this.taken..];
+        let rest = &this.ready[this.taken..];
         let part = &rest[..rest.len().min(out.remaining())];
         out.put_slice(part);
         this.taken += part.len();
@@ -119,7 +123,8 @@ impl Mender {
                     let (part, rest) = input.split_at(left.min(input.len()));
                     out.extend_from_slice(part);
                     input = rest;
-                    self.state = if part.len() == left { State::FrameHeader } else { State::Pass(left - part.len()) };
+                    self.state =
+                        if part.len() == left { State::FrameHeader } else { State::Pass(left - part.len()) };
                 }
                 State::FrameHeader => {
                     input = self.hold(input, FRAME_HEADER);

@@ -15,6 +15,7 @@ use crate::uninstall::UninstallArgs;
 #[command(
     name = "dunnage",
     version,
+    propagate_version = true,
     arg_required_else_help = true,
     after_help = "Called under the name csi-provisioner, csi-attacher or csi-node-driver-registrar it takes that role, \
                   with upstream's flags."
@@ -127,27 +128,38 @@ mod tests {
         assert_eq!(call.warnings.len(), 1, "the obsolete flag is named: {:?}", call.warnings);
     }
 
+    /// The recorded plans of the operator are the one source of what containers are started with.
     #[test]
     fn what_the_operator_writes_is_understood() {
-        for arguments in [
-            "driver --mode=router --endpoint=unix:///csi/csi.sock --driver-name=local.csi.dunnage.dev \
-             --engine=Directory --tls-dir=/tls --http-endpoint=0.0.0.0:9742",
-            "driver --mode=node --endpoint=unix:///csi/csi.sock --driver-name=local.csi.dunnage.dev --node-id=n1 \
-             --engine=LoopFile --pool-path=/srv/pool --backend-uid=u --require-mount-point --attach \
-             --agent-address=0.0.0.0:9741 --tls-dir=/tls --kubelet-dir=/var/lib/kubelet --http-endpoint=0.0.0.0:9742",
-            "provisioner --csi-address=/csi/csi.sock --leader-election --leader-election-namespace=ns \
-             --strict-topology --extra-create-metadata --enable-capacity --capacity-ownerref-level=1 \
-             --http-endpoint=0.0.0.0:9744",
-            "attacher --csi-address=/csi/csi.sock --leader-election --leader-election-namespace=ns \
-             --http-endpoint=0.0.0.0:9745",
-            "registrar --csi-address=/csi/csi.sock --kubelet-registration-path=/var/lib/kubelet/plugins/x/csi.sock \
-             --plugin-registration-path=/registration --http-endpoint=0.0.0.0:9743",
-            "agent-discovery --csi-address=/csi/csi.sock --namespace=ns --selector=a=b,c=d --port=9741 \
-             --http-endpoint=0.0.0.0:9746",
-            "operator --namespace=ns --image=localhost/dunnage:1 --http-endpoint=0.0.0.0:9740",
-        ] {
-            let words: Vec<&str> = std::iter::once("dunnage").chain(arguments.split_whitespace()).collect();
-            call(&words).unwrap_or_else(|error| panic!("{arguments}: {error}"));
+        let mut calls = 0;
+        let recorded = concat!(env!("CARGO_MANIFEST_DIR"), "/../operator/testdata/golden");
+        for file in std::fs::read_dir(recorded).expect("recorded plans") {
+            let text = std::fs::read_to_string(file.expect("file").path()).expect("text");
+            for document in text.split("\n---\n") {
+                let object: serde_json::Value = serde_saphyr::from_str(document).expect("YAML");
+                let containers = object["spec"]["template"]["spec"]["containers"].as_array();
+                for container in containers.into_iter().flatten() {
+                    let arguments =
+                        container["args"].as_array().into_iter().flatten().filter_map(|word| word.as_str());
+                    let words: Vec<&str> = std::iter::once("dunnage").chain(arguments).collect();
+                    call(&words).unwrap_or_else(|error| panic!("{words:?}: {error}"));
+                    calls += 1;
+                }
+            }
+        }
+        assert!(calls >= 10, "{calls} command lines were found");
+        let operator =
+            ["dunnage", "operator", "--namespace=ns", "--image=i:1", "--http-endpoint=0.0.0.0:9740"];
+        call(&operator).unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    #[test]
+    fn every_role_tells_the_version() {
+        for arguments in
+            [["dunnage", "--version"], ["csi-provisioner", "--version"], ["csi-attacher", "-version"]]
+        {
+            let told = call(&arguments).err().expect("clap stops here");
+            assert_eq!(told.kind(), clap::error::ErrorKind::DisplayVersion, "{arguments:?}: {told}");
         }
     }
 
