@@ -1,0 +1,117 @@
+//! The router with the drivers of two nodes: csi-sanity through it, and what happens when nodes and disks come and go.
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+
+#[path = "router/nodes.rs"]
+mod nodes;
+
+use dunnage_csi::uds;
+use dunnage_csi::v1::controller_client::ControllerClient;
+use dunnage_driver::EngineKind;
+use dunnage_tests_driver::{Expected, Sockets, run};
+use nodes::{Cluster, create, until};
+use tonic::Code;
+
+const A: &str = "aaaaaaaaaaaaaaaa";
+const B: &str = "bbbbbbbbbbbbbbbb";
+const MIB: u64 = 1 << 20;
+
+/// The node's calls go to the first node, all of the controller's to the router.
+async fn sanity(engine: EngineKind, expected: Expected) {
+    let cluster = Cluster::start(engine, expected, &[A, B]).await;
+    let (node, controller) = (cluster.nodes[0].socket(), cluster.endpoint());
+    let lab = &cluster.nodes[0].lab;
+    let (kubelet_dir, root) = (lab.config.kubelet_dir.clone(), lab.root().to_owned());
+    let outcome = tokio::task::spawn_blocking(move || {
+        run(&Sockets { node: &node, controller: &controller }, &kubelet_dir, &root, 64 * MIB)
+    })
+    .await
+    .unwrap();
+    assert_eq!(outcome.failed, Vec::<String>::new(), "{}", outcome.output);
+    assert_eq!(outcome.wrongly_skipped(expected), Vec::<&String>::new());
+    assert!(outcome.passed > 30, "{outcome:?}");
+    assert!(cluster.list().await.is_empty());
+    for node in &cluster.nodes {
+        node.lab.assert_clean();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn directories_through_the_router_are_sane() {
+    sanity(EngineKind::Directory, Expected::NoAttach).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn loop_files_with_attach_through_the_router_are_sane() {
+    sanity(EngineKind::LoopFile, Expected::Attach).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_dies_keeps_its_place_in_the_list_and_serves_again_when_it_is_back() {
+    let mut cluster = Cluster::start(EngineKind::Directory, Expected::NoAttach, &[A, B]).await;
+    let pools = cluster.nodes.iter().map(|node| node.pool.clone()).collect::<Vec<_>>();
+    let volumes = [
+        cluster.create("pvc-0", &pools[0]).await.unwrap(),
+        cluster.create("pvc-1", &pools[1]).await.unwrap(),
+    ];
+    cluster.nodes[0].kill();
+    cluster.until_connected(1).await;
+    assert_eq!(cluster.list().await, volumes);
+    assert_eq!(cluster.delete(&volumes[0]).await.unwrap_err().code(), Code::Unavailable);
+    // The scheduler is asked for another node.
+    assert_eq!(cluster.create("pvc-2", &pools[0]).await.unwrap_err().code(), Code::ResourceExhausted);
+    let elsewhere = cluster.create("pvc-2", &pools[1]).await.unwrap();
+    cluster.boot(0);
+    cluster.until_connected(2).await;
+    cluster.delete(&volumes[0]).await.unwrap();
+    assert_eq!(cluster.list().await.len(), 2);
+    assert!(cluster.nodes[1].lab.volume_dir(&elsewhere).exists());
+    assert!(!cluster.nodes[0].lab.volume_dir(&volumes[0]).exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_left_on_a_node_that_is_no_longer_allowed_is_removed_first() {
+    let mut cluster = Cluster::start(EngineKind::Directory, Expected::NoAttach, &[A, B]).await;
+    let pools = cluster.nodes.iter().map(|node| node.pool.clone()).collect::<Vec<_>>();
+    let old = cluster.create("pvc-1", &pools[0]).await.unwrap();
+    // The node dies before the claim is bound, and the claim goes on elsewhere.
+    cluster.nodes[0].kill();
+    cluster.until_connected(1).await;
+    let new = cluster.create("pvc-1", &pools[1]).await.unwrap();
+    cluster.boot(0);
+    cluster.until_connected(2).await;
+    assert_eq!(cluster.list().await, [old.clone(), new.clone()], "one is an orphan, and seen");
+    assert_eq!(cluster.create("pvc-1", &pools[1]).await.unwrap(), new);
+    assert_eq!(cluster.list().await, std::slice::from_ref(&new));
+    assert!(!cluster.nodes[0].lab.volume_dir(&old).exists());
+    // And the other way about: nothing is made before the old one is gone.
+    let back = cluster.create("pvc-1", &pools[0]).await.unwrap();
+    assert_eq!(cluster.list().await, std::slice::from_ref(&back));
+    assert!(!cluster.nodes[1].lab.volume_dir(&new).exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copied_disk_is_refused_on_both_nodes_until_one_of_them_is_gone() {
+    let mut cluster = Cluster::start(EngineKind::Directory, Expected::NoAttach, &[A, A]).await;
+    let pool = cluster.nodes[0].pool.clone();
+    for node in &cluster.nodes {
+        // Asked past the router, so that it is the agent that refuses.
+        let socket = uds::connect(&node.socket()).await.unwrap();
+        until("the agent is fenced", async || {
+            let made = create(ControllerClient::new(socket.clone()), "pvc-1", &pool).await;
+            made.is_err_and(|refused| {
+                refused.code() == Code::FailedPrecondition && refused.message().contains("node-0, node-1")
+            })
+        })
+        .await;
+    }
+    let refused = cluster.create("pvc-2", &pool).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    assert!(refused.message().contains("node-0, node-1"), "{}", refused.message());
+    // The copy is taken away, and the node that keeps the disk starts anew.
+    cluster.nodes[1].kill();
+    cluster.nodes[0].kill();
+    cluster.until_connected(0).await;
+    cluster.boot(0);
+    cluster.until_connected(1).await;
+    cluster.create("pvc-2", &pool).await.unwrap();
+}
