@@ -195,6 +195,13 @@ impl Writer {
         };
         match lease.write(&state).await {
             Ok(()) => drop(self.journal.0.written.send_replace(version)),
+            Err(error) if error.is_not_found() => match lease.create(&state).await {
+                Ok(()) => drop(self.journal.0.written.send_replace(version)),
+                Err(error) => {
+                    warn!(error = chain(&error), "cannot make the journal anew, trying again");
+                    tokio::time::sleep(RETRY).await;
+                }
+            },
             Err(error) if error.is_conflict() => match lease.reread().await {
                 Ok(theirs) => self.adopt(theirs),
                 Err(error) => warn!(error = chain(&error), "cannot read the journal, trying again"),

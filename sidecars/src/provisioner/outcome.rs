@@ -7,6 +7,8 @@ use tonic::{Code, Status};
 pub enum Failure {
     /// The volume may exist or come to be: the call is repeated until its end is known.
     Unfinished,
+    /// As before, and the driver says that it is still at it.
+    Busy,
     /// Nothing was made.
     Final,
     /// Nothing was made, and the same request will be refused again.
@@ -18,7 +20,8 @@ pub enum Failure {
 /// Classes an answer of the driver.
 pub fn of(status: &Status) -> Failure {
     match status.code() {
-        Code::Cancelled | Code::DeadlineExceeded | Code::Unavailable | Code::Aborted => Failure::Unfinished,
+        Code::Cancelled | Code::DeadlineExceeded | Code::Unavailable => Failure::Unfinished,
+        Code::Aborted => Failure::Busy,
         Code::InvalidArgument => Failure::Infeasible,
         Code::ResourceExhausted if is_transports(status) => Failure::Unfinished,
         Code::ResourceExhausted => Failure::NoRoom,
@@ -45,7 +48,7 @@ mod tests {
             (Code::Cancelled, Failure::Unfinished),
             (Code::DeadlineExceeded, Failure::Unfinished),
             (Code::Unavailable, Failure::Unfinished),
-            (Code::Aborted, Failure::Unfinished),
+            (Code::Aborted, Failure::Busy),
             (Code::InvalidArgument, Failure::Infeasible),
             (Code::ResourceExhausted, Failure::NoRoom),
             (Code::Unknown, Failure::Final),

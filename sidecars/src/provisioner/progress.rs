@@ -12,6 +12,10 @@ use super::journal::state::Entry;
 /// Longest wait between two times that a claim is handed back to the scheduler.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
+/// A driver that is at work is asked again at least this often.
+const LONGEST_PATIENCE: Duration = Duration::from_secs(10);
+const WOKEN_AT_ONCE: usize = 16;
+
 /// What a claim waits for, so that it is woken when that comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
@@ -28,9 +32,13 @@ pub struct Progress(Mutex<HashMap<String, Item>>);
 #[derive(Default)]
 struct Item {
     owed: Option<Entry>,
+    /// A PersistentVolume was written that the watch may not show yet.
+    saved: bool,
     refused: Option<(Box<CreateVolumeRequest>, Instant)>,
     wait: Option<Wait>,
     handed_back: HandedBack,
+    /// How often the driver has said that it is still at it.
+    busy: u32,
 }
 
 /// How often a claim has gone back to the scheduler for want of room.
@@ -76,9 +84,28 @@ impl Progress {
         self.items().get_mut(uid)?.owed.take()
     }
 
+    /// The PersistentVolume is written: nothing is owed, and nothing more is to be made.
+    pub fn save(&self, uid: &str) {
+        self.items().insert(uid.to_owned(), Item { saved: true, ..Item::default() });
+    }
+
+    /// Whether the PersistentVolume is written, as far as this process knows.
+    pub fn is_saved(&self, uid: &str) -> bool {
+        self.items().get(uid).is_some_and(|item| item.saved)
+    }
+
     /// Nothing needs to be known any more.
     pub fn forget(&self, uid: &str) {
         self.items().remove(uid);
+    }
+
+    /// When to ask a driver again that is still at it: ever slower, but not as slowly as one that fails.
+    pub fn busy(&self, uid: &str, first: Duration) -> Duration {
+        let mut items = self.items();
+        let item = items.entry(uid.to_owned()).or_default();
+        let pause = first.saturating_mul(1 << item.busy.min(16)).min(LONGEST_PATIENCE);
+        item.busy = item.busy.saturating_add(1);
+        pause
     }
 
     /// The driver called this request invalid.
@@ -103,10 +130,16 @@ impl Progress {
         }
     }
 
-    /// The claims that wait for this.
+    /// Some of the claims that wait for this.
     pub fn waiting(&self, wait: Wait) -> Vec<String> {
+        let most = match wait {
+            // Each success wakes the next ones; all at once would only fail all but a few again.
+            Wait::Room => WOKEN_AT_ONCE,
+            Wait::Place => usize::MAX,
+        };
         let items = self.items();
-        items.iter().filter(|(_, item)| item.wait == Some(wait)).map(|(uid, _)| uid.clone()).collect()
+        let waiting = items.iter().filter(|(_, item)| item.wait == Some(wait));
+        waiting.take(most).map(|(uid, _)| uid.clone()).collect()
     }
 
     /// Whether a claim may go back to the scheduler now; else how long it has to wait.
@@ -140,6 +173,13 @@ mod tests {
     }
 
     #[test]
+    fn a_busy_driver_is_asked_ever_slower_up_to_a_limit() {
+        let progress = Progress::default();
+        let pauses: Vec<u64> = (0..6).map(|_| progress.busy("1", Duration::from_secs(1)).as_secs()).collect();
+        assert_eq!(pauses, [1, 2, 4, 8, 10, 10]);
+    }
+
+    #[test]
     fn only_the_very_same_request_counts_as_refused_and_not_for_ever() {
         let (progress, now) = (Progress::default(), Instant::now());
         let request = |value: &str| CreateVolumeRequest {
@@ -151,6 +191,16 @@ mod tests {
         assert!(!progress.is_refused("1", &request("right"), now));
         assert!(!progress.is_refused("2", &request("wrong"), now));
         assert!(!progress.is_refused("1", &request("wrong"), now + Duration::from_secs(11)));
+    }
+
+    #[test]
+    fn a_saved_volume_is_remembered_until_it_is_forgotten() {
+        let progress = Progress::default();
+        progress.wait("1", Some(Wait::Room));
+        progress.save("1");
+        assert!(progress.is_saved("1") && progress.waiting(Wait::Room).is_empty());
+        progress.forget("1");
+        assert!(!progress.is_saved("1"));
     }
 
     #[test]

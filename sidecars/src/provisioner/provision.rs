@@ -74,7 +74,10 @@ pub async fn sync(context: &Context, uid: String) -> Outcome {
     let class = claim.as_deref().and_then(claim::class_name);
     let class = class.and_then(|name| context.watched.classes.named(name));
     let owed = context.progress.owed(&uid);
-    let saved = context.watched.volumes.named(&name).is_some_and(|volume| is_for(&volume, &uid));
+    let seen = context.watched.volumes.named(&name).is_some_and(|volume| is_for(&volume, &uid));
+    // Until the watch shows the volume, our own word for it counts.
+    let saved = seen || context.progress.is_saved(&uid);
+    let certain = seen || claim.as_deref().is_none_or(claim::is_bound);
     let standing = Standing {
         claim: claim.as_deref(),
         class: class.as_deref(),
@@ -102,7 +105,9 @@ pub async fn sync(context: &Context, uid: String) -> Outcome {
             return Outcome::Done;
         }
         (Ok(_), ..) => {
-            settle(context, &uid);
+            if certain {
+                settle(context, &uid);
+            }
             return Outcome::Done;
         }
         (Err(refusal), Some(claim), ..) => {
@@ -121,7 +126,8 @@ pub async fn sync(context: &Context, uid: String) -> Outcome {
     let class = claim::class_name(&job.claim).unwrap_or_default();
     match attempt(context, &job).await {
         Ok(handle) => {
-            settle(context, &job.uid);
+            context.progress.save(&job.uid);
+            context.journal.remove(&job.uid);
             context.metrics.provision(class, source::kind(&job.claim), started.elapsed(), Ended::Done);
             info!(volume = name, handle, claim = %claim_name(&job.claim), "provisioned");
             if job.waits == Waits::Claim {
@@ -166,6 +172,10 @@ async fn attempt(context: &Context, job: &Job) -> Result<String, Stop> {
         let problem = mismatch.to_string();
         let failure = undo(context, &volume, &prepared).await;
         return Err(Stop::Driver { failure, problem });
+    }
+    if job.waits == Waits::Nobody && save::twin(context, &prepared.request.name, &volume).is_some() {
+        settle(context, &job.uid);
+        return Err(Stop::Leave("its volume has got another PersistentVolume"));
     }
     let saved = save::save(context, job, &prepared, &volume).await;
     saved.map_err(|problem| Stop::Driver { failure: Failure::Unfinished, problem })?;
@@ -238,9 +248,16 @@ async fn stopped(context: &Context, job: &Job, stop: Stop) -> Outcome {
         Stop::HandBack { problem } => return hand_back(context, job, &problem).await,
         Stop::Driver { failure, problem } => (failure, problem),
     };
-    if failure == Failure::Unfinished {
-        failed(context, &job.claim, &problem);
-        return Outcome::Retry;
+    match failure {
+        Failure::Unfinished => {
+            failed(context, &job.claim, &problem);
+            return Outcome::Retry;
+        }
+        Failure::Busy => {
+            failed(context, &job.claim, &problem);
+            return Outcome::Again(context.progress.busy(&job.uid, context.args.retry_interval_start));
+        }
+        Failure::Final | Failure::Infeasible | Failure::NoRoom => {}
     }
     let asked = context.progress.end(&job.uid).and_then(|entry| entry.topology);
     context.journal.remove(&job.uid);

@@ -194,13 +194,24 @@ fn volumes(
         let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
         csi.map(|csi| csi.volume_handle.clone()).into_iter().collect()
     });
-    let queue = setup.queues.volumes.clone();
-    volumes.listen(move |change| {
-        let (Change::Applied { new: volume, .. } | Change::Resync(volume)) = change else { return };
-        if let Some(name) = &volume.metadata.name
-            && delete::plan(volume, &driver, false) != delete::Step::Nothing
-        {
-            queue.add(name.clone());
+    let (queues, progress) = (setup.queues.clone(), Arc::clone(setup.progress));
+    volumes.listen(move |change| match change {
+        Change::Applied { new: volume, .. } | Change::Resync(volume) => {
+            if let Some(name) = &volume.metadata.name
+                && delete::plan(volume, &driver, false) != delete::Step::Nothing
+            {
+                queues.volumes.add(name.clone());
+            }
+        }
+        Change::Deleted(volume) => {
+            // Gone before it was bound: the claim needs another one.
+            let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+            if let Some(uid) = claim.and_then(|claim| claim.uid.as_ref())
+                && progress.is_saved(uid)
+            {
+                progress.forget(uid);
+                queues.claims.add(uid.clone());
+            }
         }
     });
     (volumes.start(stop), by_handle)

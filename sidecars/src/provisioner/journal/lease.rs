@@ -50,6 +50,20 @@ impl Lease {
         Ok(())
     }
 
+    /// Makes the Lease that somebody has deleted anew.
+    pub(super) async fn create(&mut self, state: &State) -> Result<(), Error> {
+        let name = self.object.metadata.name.clone().unwrap_or_default();
+        let spec = LeaseSpec { holder_identity: Some(self.identity.clone()), ..LeaseSpec::default() };
+        let metadata = ObjectMeta {
+            name: Some(name.clone()),
+            annotations: Some(state.annotations(&BTreeMap::new())),
+            ..ObjectMeta::default()
+        };
+        let made = self.api.create(&PostParams::default(), &Object { metadata, spec: Some(spec) }).await;
+        self.object = made.map_err(Error::api(format!("create lease {name}")))?;
+        Ok(())
+    }
+
     /// Reads the Lease after somebody else wrote it; returns the entries that this process did not know.
     pub(super) async fn reread(&mut self) -> Result<BTreeMap<String, Entry>, Error> {
         let name = self.object.metadata.name.clone().unwrap_or_default();

@@ -251,11 +251,15 @@ fn store(entry: &Entry) -> (Stored, Vec<(String, String)>) {
     let class = text(&entry.class);
     let class_key = hashed(&class);
     let mut shared = vec![(format!("{CLASS}{class_key}"), class)];
-    let places = entry.topology.as_ref().map(|asked| {
+    let places = entry.topology.as_ref().and_then(|asked| {
         let places = text(&asked.requisite);
+        // The places of thousands of nodes do not fit. Drivers find a volume by its name wherever it is asked for.
+        if places.len() > LIMIT / 2 {
+            return None;
+        }
         let of = hashed(&places);
         shared.push((format!("{PLACES}{of}"), places));
-        Places { of, first: asked.first }
+        Some(Places { of, first: asked.first })
     });
     let record = Record {
         claim: entry.claim.clone(),

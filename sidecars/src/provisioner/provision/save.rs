@@ -32,9 +32,8 @@ pub(super) async fn save(
         publish_read_only: context.args.controller_publish_readonly,
     });
     let name = object.name_any();
-    let twin = context.watched.volumes_by_handle.get(&made.volume_id);
-    if let Some(twin) = twin.into_iter().find(|twin| twin.name_any() != name) {
-        return Err(format!("the driver's volume {:?} already is {}", made.volume_id, twin.name_any()));
+    if let Some(twin) = twin(context, &name, made) {
+        return Err(format!("the driver's volume {:?} already is PersistentVolume {twin}", made.volume_id));
     }
     let api: Api<PersistentVolume> = Api::all(context.client.clone());
     let error = match api.create(&PostParams::default(), &object).await {
@@ -55,6 +54,12 @@ pub(super) async fn save(
         return Err(format!("there is another PersistentVolume {name}, for another claim or volume"));
     }
     Ok(())
+}
+
+/// Another PersistentVolume for the same volume, such as one made by hand.
+pub(super) fn twin(context: &Context, name: &str, made: &Volume) -> Option<String> {
+    let all = context.watched.volumes_by_handle.get(&made.volume_id);
+    all.into_iter().map(|volume| volume.name_any()).find(|other| other != name)
 }
 
 /// Takes the node off that the scheduler chose, so that it chooses again.

@@ -84,7 +84,7 @@ fn a_full_journal_says_so_and_stays_as_it_is() {
     }
     assert!(n > 100 && state.size() <= LIMIT && true_size(&state) == state.size());
     assert_eq!(state.len(), n);
-    assert_eq!(state.insert(&format!("{:036}", 0), &entry("claim", 20_000)), Err(Full));
+    assert_eq!(state.insert(&format!("{:036}", 0), &entry("claim", 2000)), Err(Full));
     assert_eq!(true_size(&state), state.size());
     assert!(state.contains(&format!("{:036}", 0)), "the old form is still there");
     state.remove(&format!("{:036}", 1));
@@ -113,4 +113,13 @@ fn annotations_of_others_and_entries_of_a_newer_version_are_kept() {
     for key in ["note".to_owned(), format!("{ENTRY}new"), format!("{PLACES}77"), format!("{ENTRY}a")] {
         assert!(again.contains_key(&key), "{key}");
     }
+}
+
+#[test]
+fn more_places_than_fit_are_left_out_and_the_claim_is_kept() {
+    let mut state = State::default();
+    state.insert("a", &entry("a", 20_000)).expect("room");
+    let read = read(&state.annotations(&BTreeMap::new()));
+    assert_eq!(read.entries["a"].topology, None);
+    assert!(state.size() < LIMIT / 2);
 }
