@@ -52,6 +52,7 @@ pub(crate) struct State {
 
 /// What the driver says it can do.
 #[derive(Clone, Copy, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a capability of its own")]
 pub(crate) struct Abilities {
     pub(crate) topology: bool,
     pub(crate) publish: bool,
