@@ -94,6 +94,15 @@ impl PassError {
             Self::Issue(_) | Self::Material(_) => "certificates",
         }
     }
+
+    /// What a person must mend, for the status; a server that is away or busy is no such thing.
+    fn told(&self) -> Option<Rejected> {
+        let told = match self {
+            Self::Cluster(error) => matches!(error.category(), Category::Forbidden | Category::Invalid),
+            Self::Record(_) | Self::Issue(_) | Self::Material(_) => true,
+        };
+        told.then(|| Rejected { reason: reasons::APPLY_FAILED, message: chain(self) })
+    }
 }
 
 /// A backend as the pass works on it.
@@ -127,7 +136,17 @@ pub async fn work(context: Arc<Context>, name: String) -> Outcome {
     let span = info_span!("reconcile", backend = name, generation = backend.metadata.generation);
     let subject = Subject::new(backend, &context.namespace);
     let timer = context.metrics.start();
-    let result = pass(&context, &subject).instrument(span.clone()).await;
+    let mut result = pass(&context, &subject).instrument(span.clone()).await;
+    if let Err(error) = &result
+        && let Some(rejected) = error.told()
+    {
+        let uses = context.world.uses(&subject.driver);
+        let findings = Findings { rejected: Some(rejected), ..Findings::default() };
+        if let Err(second) = report::write(&context, &subject, &uses, findings).instrument(span.clone()).await
+        {
+            result = Err(second.into());
+        }
+    }
     timer.stop(result.as_ref().err().map(PassError::category));
     match result {
         Ok(outcome) => outcome,

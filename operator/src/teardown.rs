@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use dunnage_cluster::Error;
 use dunnage_cluster::leader::lock_name;
+use dunnage_crds::defaults::topology_key;
 use k8s_openapi::api::apps::v1::{DaemonSet, StatefulSet};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret};
@@ -27,8 +28,8 @@ const CAPACITY_DRIVER: &str = "csi.storage.k8s.io/drivername";
 pub struct Scope<'a> {
     pub backend: &'a str,
     pub namespace: &'a str,
-    pub driver: &'a str,
-    pub topology_key: &'a str,
+    /// None when the driver of the backend's name is somebody else's.
+    pub driver: Option<&'a str>,
 }
 
 impl Scope<'_> {
@@ -74,20 +75,22 @@ pub async fn rest(client: &Client, scope: &Scope<'_>) -> Result<(), Error> {
         info!(backend = scope.backend, kind = key.kind, name = key.name, "removing");
         applier.delete(&key).await?;
     }
-    let capacities = ListParams::default().labels(&format!("{CAPACITY_DRIVER}={}", scope.driver));
-    delete_all::<CSIStorageCapacity>(client, scope.namespace, &capacities).await?;
-    leases(client, scope).await?;
-    labels(client, scope.topology_key).await?;
+    if let Some(driver) = scope.driver {
+        let capacities = ListParams::default().labels(&format!("{CAPACITY_DRIVER}={driver}"));
+        delete_all::<CSIStorageCapacity>(client, scope.namespace, &capacities).await?;
+        leases(client, scope.namespace, driver).await?;
+        labels(client, &topology_key(driver)).await?;
+    }
     // Certificates and record last: until here, a pass that starts again needs them.
     delete_all::<Secret>(client, scope.namespace, &scope.selector()).await?;
     delete_all::<ConfigMap>(client, scope.namespace, &scope.selector()).await
 }
 
 /// The leases that the sidecars left, with the provisioner's journal.
-async fn leases(client: &Client, scope: &Scope<'_>) -> Result<(), Error> {
-    let provisioner = lock_name(scope.driver);
-    let attacher = lock_name(&format!("external-attacher-leader-{}", scope.driver));
-    let api: Api<Lease> = Api::namespaced(client.clone(), scope.namespace);
+async fn leases(client: &Client, namespace: &str, driver: &str) -> Result<(), Error> {
+    let provisioner = lock_name(driver);
+    let attacher = lock_name(&format!("external-attacher-leader-{driver}"));
+    let api: Api<Lease> = Api::namespaced(client.clone(), namespace);
     for name in [format!("{provisioner}-journal"), provisioner, attacher] {
         let deleted = api.delete(&name, &DeleteParams::default()).await.map(drop);
         ignore_missing(deleted, || format!("delete Lease {name}"))?;

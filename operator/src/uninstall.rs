@@ -192,8 +192,10 @@ async fn remove_backend(
     progress(format!(
         "removing StorageBackend {name} without an operator; the markers of its pools stay on the nodes"
     ));
-    let topology_key = defaults::topology_key(driver);
-    dismantle(client, &Scope { backend: name, namespace, driver, topology_key: &topology_key }).await?;
+    let drivers: Api<CSIDriver> = Api::all(client.clone());
+    let stored = drivers.get_opt(driver).await.map_err(Error::api(format!("get CSIDriver {driver}")))?;
+    let owned = stored.is_none_or(|stored| stored.labels().get(BACKEND) == Some(name));
+    dismantle(client, &Scope { backend: name, namespace, driver: owned.then_some(driver) }).await?;
     if let Some(current) = get().await? {
         match finalizer::remove_from(&api, &current, FINALIZER).await {
             Err(error) if !error.is_not_found() => return Err(error.into()),

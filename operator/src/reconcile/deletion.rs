@@ -51,8 +51,7 @@ pub(super) async fn pass(context: &Context, subject: &Subject) -> Result<Outcome
     let scope = teardown::Scope {
         backend: &subject.name,
         namespace: &subject.namespace,
-        driver: &subject.driver,
-        topology_key: &subject.topology_key,
+        driver: owns_driver(context, subject).then_some(&subject.driver),
     };
     let nodes = context.world.nodes.all();
     let ready = views::ready_nodes(nodes.iter().map(|node| -> &Node { node }));
@@ -63,6 +62,7 @@ pub(super) async fn pass(context: &Context, subject: &Subject) -> Result<Outcome
     if is_registered(context, subject, &ready) && context.taking_apart(&subject.name) < 2 * PATIENCE {
         return Ok(Outcome::Again(SOON));
     }
+    tell_what_stays(context, subject).await;
     teardown::rest(&context.client, &scope).await?;
     let api: Api<StorageBackend> = Api::all(context.client.clone());
     match finalizer::remove_from(&api, &*subject.backend, FINALIZER).await {
@@ -87,13 +87,22 @@ fn is_registered(context: &Context, subject: &Subject, ready: &BTreeMap<String, 
     })
 }
 
+/// Whether the driver of this name is, or was, this backend's: one that was refused the name has made nothing, and what
+/// exists under that name is not to be touched. A lost label alone proves nothing.
+fn owns_driver(context: &Context, subject: &Subject) -> bool {
+    let driver = context.world.drivers.named(&subject.driver);
+    let labelled = driver.is_none_or(|driver| {
+        driver.labels().get(crate::world::BACKEND).is_some_and(|owner| *owner == subject.name)
+    });
+    let world = &context.world;
+    labelled
+        || !world.daemon_sets(&subject.name).is_empty()
+        || world.stateful_sets.get(&super::controller_key(subject)).is_some()
+}
+
 /// The caches may lag, and decide only against the deletion.
 async fn in_use(context: &Context, subject: &Subject) -> Result<Uses, Error> {
-    // Another backend of the same driver name was refused, so the uses are of this one, unless it is this one that was.
-    let others = context.world.others_with_driver(&subject.driver, &subject.name);
-    let driver = context.world.drivers.named(&subject.driver);
-    let owner = driver.as_ref().and_then(|driver| driver.labels().get(crate::world::BACKEND).cloned());
-    if !others.is_empty() && owner.is_some_and(|owner| owner != subject.name) {
+    if !owns_driver(context, subject) {
         return Ok(Uses::default());
     }
     let mut uses = context.world.uses(&subject.driver);
@@ -113,41 +122,34 @@ async fn give_up_pools(context: &Context, subject: &Subject) -> Result<bool, Pas
         context.agents.sync(&subject.name, targets, &material.operator)?;
     }
     let waited = context.taking_apart(&subject.name) > PATIENCE;
-    let mut open = Vec::new();
+    let (mut open, mut removed) = (Vec::new(), Vec::new());
     for (node, agent) in context.agents.of(&subject.name) {
         match agent {
             Agent::Connected(facts) if facts.pool.state == State::Ready && facts.volumes.is_empty() => {
-                let removed = context.agents.remove_pool(&subject.name, &node, &facts.pool.pool).await;
-                if let Err(error) = removed {
-                    warn!(
-                        node,
-                        pool = facts.pool.pool,
-                        error = chain(&error),
-                        "the empty pool is not removed yet"
-                    );
-                    open.push(node);
+                let pool = facts.pool.pool;
+                match context.agents.remove_pool(&subject.name, &node, &pool).await {
+                    Ok(()) => removed.push(pool),
+                    Err(error) => {
+                        warn!(node, pool, error = chain(&error), "the empty pool is not removed yet");
+                        open.push(node);
+                    }
                 }
             }
             Agent::Connected(_) => {}
             Agent::Connecting | Agent::Unreachable(_) => open.push(node),
         }
     }
-    if !open.is_empty() && !waited {
-        return Ok(false);
-    }
+    pools::forget(context, subject, &removed).await?;
+    Ok(open.is_empty() || waited)
+}
+
+/// Pools on nodes that could not be reached, and pools with volumes that no PersistentVolume speaks of.
+async fn tell_what_stays(context: &Context, subject: &Subject) {
     for (pool, entry) in pools::read(context, subject).await.unwrap_or_default() {
-        let agent = context.agents.of(&subject.name).remove(&entry.node);
-        let left = match agent.as_ref().and_then(Agent::facts) {
-            Some(facts) => facts.pool.state == State::Ready && !facts.volumes.is_empty(),
-            None => true,
-        };
-        if left {
-            let message = format!(
-                "pool {pool} stays on node {} at {}: remove the directory's content when its data is no longer needed",
-                entry.node, entry.path
-            );
-            context.events.tell(&*subject.backend, Kind::Warning, "PoolLeft", message);
-        }
+        let message = format!(
+            "pool {pool} stays on node {} at {}: remove the directory's content when its data is no longer needed",
+            entry.node, entry.path
+        );
+        context.events.tell(&*subject.backend, Kind::Warning, "PoolLeft", message);
     }
-    Ok(true)
 }

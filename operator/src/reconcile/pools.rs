@@ -212,3 +212,18 @@ pub(super) async fn read(context: &Context, subject: &Subject) -> Result<Record,
     let stored = api.get_opt(&name).await.map_err(Error::api(format!("get ConfigMap {name}")))?;
     Ok(stored.as_ref().map(record::read).transpose()?.unwrap_or_default())
 }
+
+/// Takes pools off the record that their agents have removed.
+pub(super) async fn forget(context: &Context, subject: &Subject, pools: &[String]) -> Result<(), PassError> {
+    let api: Api<ConfigMap> = Api::namespaced(context.client.clone(), &subject.namespace);
+    let name = record::name(&subject.name);
+    let stored = api.get_opt(&name).await.map_err(Error::api(format!("get ConfigMap {name}")))?;
+    let Some(stored) = stored else { return Ok(()) };
+    let known = record::read(&stored)?;
+    let left: Record =
+        known.iter().filter(|(pool, _)| !pools.contains(pool)).map(|(p, e)| (p.clone(), e.clone())).collect();
+    if left != known {
+        write(&api, subject, name, Some(&stored), &left).await?;
+    }
+    Ok(())
+}
