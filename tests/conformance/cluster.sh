@@ -6,11 +6,11 @@ cluster() { "$root/tests/cluster/cluster" --name "$name" "$@"; }
 in_cluster() { cluster exec "$@"; }
 
 cluster_up() {
-  local archive image
-  make -C "$root" image >&2
+  local archive image=${ARCHIVE:-$root/dist/dunnage-image.tar}
+  [[ -n ${ARCHIVE:-} ]] || make -C "$root" image PROFILE="${PROFILE:-fast}" >&2
   "$here/images.sh" "$bin" "$root/dist/conformance/images" >&2
   cluster up --nodes 2 >&2
-  for archive in "$root/dist/dunnage-image.tar" "$root"/dist/conformance/images/*.tar; do
+  for archive in "$image" "$root"/dist/conformance/images/*.tar; do
     cluster load "$archive" >&2
   done
   kubeconfig=$(cluster kubeconfig)

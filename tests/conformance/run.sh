@@ -6,6 +6,7 @@
 #
 # FOCUS, SKIP   regular expressions of test names (SKIP is added to skip.txt)
 # PROCS=4       tests at a time
+# ARCHIVE       an image archive that is there already, instead of making one
 # Results: dist/conformance/ENGINE/{results.tsv,e2e.log,report.json}. Ends with a status other than 0 when a test failed.
 set -euo pipefail
 
