@@ -31,17 +31,17 @@ use tonic::transport::Channel;
 const KEY: &str = "topology.local.csi.dunnage.dev/pool";
 
 /// A node whose driver runs in a runtime of its own, so that it can be killed.
-pub struct Node {
+pub(crate) struct Node {
     _disk: Option<Disk>,
-    pub lab: Lab,
-    pub pool: PoolId,
+    pub(crate) lab: Lab,
+    pub(crate) pool: PoolId,
     running: Option<(Runtime, CancellationToken)>,
     address: String,
 }
 
 /// The router with its nodes.
-pub struct Cluster {
-    pub nodes: Vec<Node>,
+pub(crate) struct Cluster {
+    pub(crate) nodes: Vec<Node>,
     directory: TempDir,
     authority: Authority,
     metrics: Metrics,
@@ -70,12 +70,12 @@ impl Node {
         Self { _disk: disk, lab, pool, running: None, address: String::new() }
     }
 
-    pub fn socket(&self) -> String {
+    pub(crate) fn socket(&self) -> String {
         format!("unix://{}", self.lab.root().join("csi.sock").display())
     }
 
     /// The driver's process is gone, without a word.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         if let Some((runtime, stop)) = self.running.take() {
             runtime.shutdown_background();
             stop.cancel();
@@ -91,7 +91,7 @@ impl Drop for Node {
 
 impl Cluster {
     /// Starts a router and a node for each of the pools, and waits until it knows all of them.
-    pub async fn start(engine: EngineKind, attach: Expected, pools: &[&str]) -> Self {
+    pub(crate) async fn start(engine: EngineKind, attach: Expected, pools: &[&str]) -> Self {
         let directory = tempfile::Builder::new().prefix("dunnage-router-").tempdir().unwrap();
         let authority = Authority::default();
         let tls_dir = authority.write(directory.path(), tls::ROUTER);
@@ -123,12 +123,12 @@ impl Cluster {
         cluster
     }
 
-    pub fn endpoint(&self) -> String {
+    pub(crate) fn endpoint(&self) -> String {
         format!("unix://{}", self.directory.path().join("csi.sock").display())
     }
 
     /// Starts a node's driver at a new address, and announces it.
-    pub fn boot(&mut self, number: usize) {
+    pub(crate) fn boot(&mut self, number: usize) {
         let tls_dir = self.authority.write(self.directory.path(), tls::AGENT);
         let node = &mut self.nodes[number];
         node.kill();
@@ -153,26 +153,26 @@ impl Cluster {
         self.lists.send(AgentList { agents: agents.collect() }).unwrap();
     }
 
-    pub async fn until_connected(&self, count: usize) {
+    pub(crate) async fn until_connected(&self, count: usize) {
         let wanted = format!("dunnage_router_agents_connected {count}\n");
         until(&wanted, async || self.metrics.render().contains(&wanted)).await;
     }
 
-    pub fn controller(&self) -> ControllerClient<Channel> {
+    pub(crate) fn controller(&self) -> ControllerClient<Channel> {
         ControllerClient::new(self.channel.clone())
     }
 
     /// Makes a volume of 64 MiB on the pool of a node and gives back its id.
-    pub async fn create(&self, name: &str, on: &PoolId) -> Result<String, Status> {
+    pub(crate) async fn create(&self, name: &str, on: &PoolId) -> Result<String, Status> {
         create(self.controller(), name, on).await
     }
 
-    pub async fn delete(&self, id: &str) -> Result<(), Status> {
+    pub(crate) async fn delete(&self, id: &str) -> Result<(), Status> {
         let request = DeleteVolumeRequest { volume_id: id.to_owned(), ..DeleteVolumeRequest::default() };
         self.controller().delete_volume(request).await.map(drop)
     }
 
-    pub async fn list(&self) -> Vec<String> {
+    pub(crate) async fn list(&self) -> Vec<String> {
         let response = self.controller().list_volumes(ListVolumesRequest::default()).await.unwrap();
         response.into_inner().entries.into_iter().map(|entry| entry.volume.unwrap().volume_id).collect()
     }
@@ -185,7 +185,7 @@ impl Drop for Cluster {
 }
 
 /// Asks a controller, the router's or a node's own, for a volume on a pool.
-pub async fn create(
+pub(crate) async fn create(
     mut controller: ControllerClient<Channel>,
     name: &str,
     on: &PoolId,
@@ -213,7 +213,7 @@ fn unused_address() -> SocketAddr {
 }
 
 /// Waits for something that must become true.
-pub async fn until(what: &str, mut check: impl AsyncFnMut() -> bool) {
+pub(crate) async fn until(what: &str, mut check: impl AsyncFnMut() -> bool) {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
     while !check().await {
         assert!(tokio::time::Instant::now() < deadline, "not in time: {what}");
