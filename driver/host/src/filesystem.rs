@@ -13,6 +13,8 @@ use crate::superblock::{Content, HEAD};
 const FORMAT_TIME: Duration = Duration::from_secs(600);
 const CHECK_TIME: Duration = Duration::from_secs(3600);
 
+const NOTHING_LATER: &str = "nodiscard,lazy_itable_init=0,lazy_journal_init=0";
+
 /// A kind of file system that a volume may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -44,11 +46,12 @@ impl Kind {
         }
     }
 
-    /// Makes an empty file system. Discards nothing: that would punch holes into an image whose space is promised.
+    /// Makes an empty file system. It discards nothing and leaves the kernel no tables to zero later: both would punch
+    /// holes into an image whose space is promised.
     pub fn format(self, device: &Path) -> Result<()> {
         let device = device.as_os_str();
         let (program, args): (_, &[&str]) = match self {
-            Self::Ext4 => ("mkfs.ext4", &["-F", "-q", "-m", "0", "-E", "nodiscard"]),
+            Self::Ext4 => ("mkfs.ext4", &["-F", "-q", "-m", "0", "-E", NOTHING_LATER]),
             Self::Xfs => ("mkfs.xfs", &["-f", "-q", "-K"]),
         };
         run(program, &with(args, device), &[0], FORMAT_TIME)

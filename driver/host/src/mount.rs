@@ -6,11 +6,14 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags, mkdirat, statx, unlinkat};
+use rustix::fs::{
+    AtFlags, Mode, OFlags, StatVfsMountFlags, StatxAttributes, StatxFlags, fstatvfs, mkdirat, statx, unlinkat,
+};
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, fsconfig_create,
-    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_remount, move_mount, open_tree, unmount,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
+    fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_remount, move_mount,
+    open_tree, unmount,
 };
 
 use crate::dir::{Dir, Mounts, below};
@@ -103,11 +106,21 @@ impl Place {
         if options.is_plain() { Ok(()) } else { self.remount(options) }
     }
 
-    /// Gives the mount here these flags; it is its own matter and no other mount's.
+    /// Gives the mount here these flags; other mounts of the same file system keep theirs. What the administrator
+    /// forbade on the source stays forbidden.
     pub fn remount(&self, options: &Options) -> Result<()> {
+        let context = || failed("set the options of", &self.path);
         let mounted = self.open()?;
-        mount_remount(through_proc(&mounted, None), options.remount(), "")
-            .map_err(failed("set the options of", &self.path))
+        let inherited = fstatvfs(&mounted).map_err(context())?.f_flag;
+        let mut flags = options.remount();
+        for (has, flag) in [
+            (StatVfsMountFlags::NOSUID, MountFlags::NOSUID),
+            (StatVfsMountFlags::NODEV, MountFlags::NODEV),
+            (StatVfsMountFlags::NOEXEC, MountFlags::NOEXEC),
+        ] {
+            flags.set(flag, flags.contains(flag) || inherited.contains(has));
+        }
+        mount_remount(through_proc(&mounted, None), flags, "").map_err(context())
     }
 
     /// Mounts the file system on a block device here.

@@ -134,7 +134,8 @@ impl Options {
         flags.set(MountFlags::NODIRATIME, self.flags.no_directory_atime);
         flags
             | match self.flags.atime {
-                Atime::Relative => MountFlags::RELATIME,
+                // Without one, the kernel leaves it as it is on the source.
+                Atime::Relative => MountFlags::empty(),
                 Atime::Never => MountFlags::NOATIME,
                 Atime::Strict => MountFlags::STRICTATIME,
             }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use rustix::fs::{FallocateFlags, fallocate, fstatvfs};
@@ -31,7 +32,14 @@ pub fn of(fd: impl AsFd, path: &Path) -> Result<Space> {
     })
 }
 
-/// Gives a file this size, with all of its blocks taken now.
+/// Whether a file has holes, into which a write could find no room.
+pub fn has_holes(file: &File, path: &Path) -> Result<bool> {
+    const UNIT: u64 = 512;
+    let metadata = file.metadata().map_err(failed("look at", path))?;
+    Ok(metadata.blocks().saturating_mul(UNIT) < metadata.len())
+}
+
+/// Gives a file at least this size, with all of its blocks taken now; what they hold stays.
 pub fn allocate(file: &File, bytes: u64, path: &Path) -> Result<()> {
     fallocate(file, FallocateFlags::empty(), 0, bytes).map_err(failed("take the space of", path))
 }

@@ -106,7 +106,9 @@ impl Engine for Directory {
         promised(records, |id| self.seen().get(id).map_or(0, |seen| seen.usage.bytes))
     }
 
-    fn make(&self, dir: &Dir, _: &Record) -> Result<()> {
+    fn make(&self, dir: &Dir, record: &Record) -> Result<()> {
+        // An earlier volume of this name had its own files.
+        self.seen().remove(&record.id);
         // Open to any user of the pod; nobody else gets past the pool's own directories.
         Ok(dir.make_dir(DATA, 0o777)?.sync()?)
     }
@@ -146,8 +148,9 @@ impl Engine for Directory {
     }
 
     fn tick(&self, store: &Arc<Store>) {
+        // The records first: whoever asks for what is promised holds them, and then takes this lock.
         let records = store.records();
-        self.seen().retain(|id, _| store.record(id).is_some());
+        self.seen().retain(|id, _| records.binary_search_by(|record| record.id.cmp(id)).is_ok());
         for record in records {
             if let Err(error) = store.volume(&record.id).and_then(|volume| self.usage(&volume)) {
                 debug!(volume = %record.id, error = chain(&error), "cannot count a volume's files");

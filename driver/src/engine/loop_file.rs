@@ -13,6 +13,7 @@ use dunnage_host::loopdev::LoopDevice;
 use dunnage_host::mount::Place;
 use dunnage_host::mountinfo::{self, Mount};
 use dunnage_host::space::{self, Space};
+use tracing::{debug, warn};
 
 use crate::capability::Capability;
 use crate::engine::Engine;
@@ -20,6 +21,7 @@ use crate::error::{Error, Result};
 use crate::id::VolumeId;
 use crate::record::{Content, Format, Record};
 use crate::size::Sizes;
+use crate::status::chain;
 use crate::store::{Store, Volume};
 
 mod plan;
@@ -133,7 +135,30 @@ impl Engine for LoopFile {
         Ok(space::of(published.open()?, published.path())?)
     }
 
-    fn tick(&self, _: &Arc<Store>) {}
+    fn tick(&self, store: &Arc<Store>) {
+        for record in store.records() {
+            // A volume that went meanwhile is nobody's trouble.
+            if let Ok(volume) = store.volume(&record.id) {
+                fill_holes(&volume);
+            }
+        }
+    }
+}
+
+/// Takes back what an image has lost: the kernel punches a hole where a file system in it asks for zeros. Without room
+/// for that the volume still works, until something is written just there.
+fn fill_holes(volume: &Volume) {
+    let path = volume.dir.path().join(IMAGE);
+    let filled = image(volume).and_then(|image| {
+        if space::has_holes(&image, &path)? {
+            space::allocate(&image, volume.record.capacity_bytes, &path)?;
+            debug!(volume = %volume.id(), "space of the image taken back");
+        }
+        Ok(())
+    });
+    if let Err(error) = filled {
+        warn!(volume = %volume.id(), error = chain(&error), "the image has lost some of its space");
+    }
 }
 
 /// What the device holds.

@@ -29,7 +29,7 @@ impl Disk {
         if let Some(at) = self.mount_point.take() {
             // The driver's last thread may hold it for a moment after the driver is gone.
             eventually("the disk is unmounted", || {
-                Command::new("umount").arg(&at).status().is_ok_and(|status| status.success())
+                Command::new("umount").arg(&at).output().is_ok_and(|output| output.status.success())
             });
         }
     }

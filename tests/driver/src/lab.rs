@@ -249,6 +249,11 @@ impl Lab {
         must("umount", &[text(at)]);
     }
 
+    /// Gives back all blocks of an image that hold nothing but zeros.
+    pub fn dig_holes(&self, id: &str) {
+        must("fallocate", &["--dig-holes", text(&self.volume_dir(id).join("image"))]);
+    }
+
     /// Makes the image larger, as an expansion that could not reach the file system leaves it.
     pub fn enlarge_image(&self, id: &str, bytes: u64) {
         must("fallocate", &["-l", &bytes.to_string(), text(&self.volume_dir(id).join("image"))]);

@@ -30,7 +30,7 @@ impl Small {
         self.lab.driver().controller().get_capacity(request).await.unwrap().into_inner().available_capacity
     }
 
-    async fn finish(mut self) {
+    fn finish(mut self) {
         self.lab.assert_clean();
         self.lab.driver = None;
         self.disk.unmount();
@@ -59,7 +59,7 @@ async fn two_claims_of_more_than_half_do_not_both_pass() {
         small.lab.assert_clean();
         let second = small.lab.create("pvc-2", size, mount("")).await.unwrap().volume_id;
         small.lab.delete(&second).await.unwrap();
-        small.finish().await;
+        small.finish();
     }
 }
 
@@ -76,7 +76,7 @@ async fn claims_made_at_once_share_no_byte() {
         for volume in made {
             lab.delete(&volume.volume_id).await.unwrap();
         }
-        small.finish().await;
+        small.finish();
     }
 }
 
@@ -117,5 +117,5 @@ async fn capacity_counts_what_is_promised_and_not_what_is_used_twice() {
         );
         space.unwrap().available > 200 << 20
     });
-    small.finish().await;
+    small.finish();
 }

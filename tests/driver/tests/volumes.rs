@@ -105,8 +105,29 @@ async fn a_loop_file_volume_holds_no_more_than_its_size() {
     let (id, target) = volume(&lab, 16 * MIB, "").await;
     let error = std::fs::write(target.join("big"), vec![1; 17 << 20]).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
-    let image = std::fs::metadata(lab.volume_dir(&id).join("image")).unwrap();
-    assert!(std::os::unix::fs::MetadataExt::blocks(&image) * 512 >= 16 << 20, "the image is not thick");
+    assert!(is_thick(&lab, &id));
+    remove(&lab, &id).await;
+}
+
+fn is_thick(lab: &Lab, id: &str) -> bool {
+    let path = lab.volume_dir(id).join("image");
+    !dunnage_host::space::has_holes(&std::fs::File::open(&path).unwrap(), &path).unwrap()
+}
+
+/// A file system that asks for zeros makes the kernel punch holes.
+#[tokio::test]
+async fn space_that_an_image_has_lost_is_taken_back() {
+    let lab = Lab::new(EngineKind::LoopFile);
+    let (id, target) = volume(&lab, 16 * MIB, "").await;
+    std::fs::write(target.join("data"), "kept").unwrap();
+    lab.unpublish(&id, &target).await.unwrap();
+    lab.unstage(&id).await.unwrap();
+    lab.dig_holes(&id);
+    assert!(!is_thick(&lab, &id));
+    lab.stage(&id, mount("")).await.unwrap();
+    assert!(is_thick(&lab, &id));
+    lab.publish(&id, &target, mount(""), false).await.unwrap();
+    assert_eq!(std::fs::read(target.join("data")).unwrap(), b"kept");
     remove(&lab, &id).await;
 }
 

@@ -5,7 +5,7 @@ use dunnage_host::mount::Place;
 use tracing::{debug, info};
 
 use super::plan::{Device, Done, Seen, Staging, Step, next};
-use super::{image, probe};
+use super::{fill_holes, image, probe};
 use crate::capability::Capability;
 use crate::error::{Error, Result};
 use crate::record::{Content, Format};
@@ -17,6 +17,7 @@ pub(crate) fn stage(volume: &mut Volume, staging: &Place, capability: &Capabilit
         return Err(Error::Precondition(format!("volume {} is no image", volume.id())));
     };
     staging.make()?;
+    fill_holes(volume);
     let image = image(volume)?;
     let image_bytes = image.metadata().map_err(|source| dunnage_host::Error::Io {
         action: "look at",
