@@ -158,8 +158,11 @@ impl Applier {
             name = key.name,
             "making the object anew, its fields cannot be changed in place"
         );
-        // Pods of a set stay and are taken over by the new one.
-        let delete = api.delete(&key.name, &DeleteParams::orphan()).await.map(drop);
+        // The pods of a set stay and are taken over by the new one. The garbage collector orphans them first, so the apply
+        // below may come too early: the next pass makes up for it. Elsewhere that detour would only delay.
+        let params =
+            if key.kind == "StatefulSet" { DeleteParams::orphan() } else { DeleteParams::background() };
+        let delete = api.delete(&key.name, &params).await.map(drop);
         ignore_missing(delete, || format!("delete {name}"))?;
         Ok(Outcome::Written(Box::new(apply(&api, object, WRITER).await?)))
     }
