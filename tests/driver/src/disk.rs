@@ -26,11 +26,12 @@ impl Disk {
     }
 
     pub fn unmount(&mut self) {
-        if let Some(at) = self.mount_point.take() {
+        if let Some(at) = &self.mount_point {
             // The driver's last thread may hold it for a moment after the driver is gone.
             eventually("the disk is unmounted", || {
-                Command::new("umount").arg(&at).output().is_ok_and(|output| output.status.success())
+                Command::new("umount").arg(at).output().is_ok_and(|output| output.status.success())
             });
+            self.mount_point = None;
         }
     }
 }

@@ -1,7 +1,9 @@
 //! A node in a temporary directory: a pool, kubelet's directory, and the driver between them.
 
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use dunnage_csi::v1::controller_server::Controller as _;
@@ -265,6 +267,14 @@ impl Drop for Lab {
         self.driver = None;
         self.clear();
     }
+}
+
+/// An address that nothing listens on, and that no other test is given: each has a loopback address of its own.
+pub fn free_address() -> SocketAddr {
+    static COUNT: AtomicU8 = AtomicU8::new(1);
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let ip = Ipv4Addr::new(127, high | 1, low, COUNT.fetch_add(1, Ordering::Relaxed));
+    TcpListener::bind((ip, 0)).unwrap().local_addr().unwrap()
 }
 
 /// Waits for what must become true.

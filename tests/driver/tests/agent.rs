@@ -1,7 +1,7 @@
 //! A whole node's driver behind its sockets: what the operator and the router may do, and how changes are told.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -19,7 +19,9 @@ use dunnage_driver::EngineKind;
 use dunnage_driver::node::{ServeConfig, ServeError, serve};
 use dunnage_telemetry::health::Checks;
 use dunnage_telemetry::metrics::Metrics;
-use dunnage_tests_driver::{Authority, BACKEND, DRIVER, Expected, Lab, NODE, POOL, Sockets, mount, run};
+use dunnage_tests_driver::{
+    Authority, BACKEND, DRIVER, Expected, Lab, NODE, POOL, Sockets, free_address, mount, run,
+};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -93,10 +95,6 @@ impl Served {
         self.serving.await.unwrap().unwrap();
         self.lab
     }
-}
-
-fn free_address() -> SocketAddr {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap()
 }
 
 fn create(name: &str) -> CreateVolumeRequest {
