@@ -32,7 +32,7 @@ pub(crate) struct DriverArgs {
     /// Directory with ca.crt, tls.crt and tls.key for the connection between router and nodes
     #[arg(long, default_value = "/tls", value_name = "DIRECTORY")]
     pub(crate) tls_dir: PathBuf,
-    /// Advertise ControllerPublishVolume, so that a volume is given to one node at a time
+    /// Give a volume to one node at a time, by CSI's controller-publish calls
     #[arg(long)]
     pub(crate) attach: bool,
     /// Address of /healthz, /readyz and /metrics; none when not given
@@ -86,10 +86,12 @@ pub(crate) async fn run(args: DriverArgs, stop: CancellationToken) -> Result<(),
     let stopped = stop.clone();
     let (telling, told) = (metrics.clone(), checks.clone());
     let health = async move {
-        match args.http_endpoint {
-            Some(address) => http::serve(address, telling, told, stopped).await.map_err(Failure::from),
-            None => Ok(stopped.cancelled().await),
+        if let Some(address) = args.http_endpoint {
+            http::serve(address, telling, told, stopped).await?;
+        } else {
+            stopped.cancelled().await;
         }
+        Ok::<(), Failure>(())
     };
     let serving = async {
         match args.mode {

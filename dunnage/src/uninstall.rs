@@ -13,7 +13,7 @@ use crate::{Failure, print};
 /// Works with the operator running or already gone, and can be called again after a failure.
 #[derive(clap::Args, Debug)]
 pub(crate) struct UninstallArgs {
-    /// Only tell whether StorageBackends exist: ends with 1 if so, and changes nothing
+    /// Only tell whether storage backends exist: ends with 1 if so, and changes nothing
     #[arg(long, conflicts_with_all = ["dry_run", "yes"])]
     pub(crate) check: bool,
     /// Say what would be removed and change nothing
