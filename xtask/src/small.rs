@@ -17,7 +17,7 @@ pub(crate) struct Arguments {
     /// The archive to write
     #[arg(long)]
     output: PathBuf,
-    /// A file of this machine, SOURCE:PATH[:MODE]
+    /// A file of this machine: `SOURCE:PATH` or `SOURCE:PATH:MODE`
     #[arg(long = "file", value_name = "SOURCE:PATH[:MODE]")]
     files: Vec<String>,
     /// A program of this machine with the libraries that it needs
@@ -29,7 +29,7 @@ pub(crate) struct Arguments {
     /// A file with this text; \n stands for a new line
     #[arg(long = "text", value_name = "PATH=TEXT")]
     texts: Vec<String>,
-    /// An empty folder, PATH[:MODE]
+    /// An empty folder: `PATH` or `PATH:MODE`
     #[arg(long = "dir", value_name = "PATH[:MODE]")]
     directories: Vec<String>,
     /// User and group to run as
