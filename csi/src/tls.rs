@@ -23,7 +23,7 @@ const NAMES: [&str; 3] = [ROUTER, AGENT, OPERATOR];
 /// The only application protocol spoken.
 const ALPN: &[u8] = b"h2";
 
-/// The name in the client's certificate; an extension of each request that came over [`incoming`].
+/// The name in the client's certificate; an extension of each request that came over [`incoming()`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer(pub String);
 
