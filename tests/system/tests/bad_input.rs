@@ -13,7 +13,7 @@ fn the_api_server_refuses_a_backend_that_cannot_work_and_says_what_to_do() {
         (backend("bad", "Directory", "/", ""), ["spec", "path"]),
         (backend("bad", "Directory", "/var/lib/kubelet/pool", ""), ["kubelet", "path"]),
         (backend("bad", "Directory", "/srv/../etc", ""), ["spec", "path"]),
-        (backend("bad", "Directory", "/srv/pool", "loopFile: {path: /srv/other}"), ["directory", "type"]),
+        (backend("bad", "Directory", "/srv/pool", "loopFile: {path: /srv/other}"), ["loopFile", "type"]),
         (
             backend("bad", "Directory", "/srv/pool", &format!("driverName: {}.example.com", "x".repeat(60))),
             ["driverName", "54"],

@@ -21,7 +21,7 @@ fn a_backend_in_use_is_refused_at_once_and_says_what_holds_it() {
     eventually("the deletion to be refused at once", || {
         match try_kubectl(&["delete", "storagebackend", name, "--dry-run=server"]) {
             Ok(_) => Err("it was not refused".to_owned()),
-            Err(refusal) if refusal.contains("volume") => Ok(()),
+            Err(refusal) if refusal.contains("in use") => Ok(()),
             Err(other) => Err(other),
         }
     });
