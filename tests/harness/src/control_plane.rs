@@ -1,7 +1,9 @@
 //! A real control plane without nodes: etcd, kube-apiserver and, when asked, kube-controller-manager.
 
 use std::net::TcpListener;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -15,6 +17,9 @@ use kube::{Api, Client, Config};
 use crate::process::{Process, Workplace};
 
 mod arguments;
+
+/// Ports of the servers.
+const PORTS: Range<u16> = 20_000..30_000;
 mod credentials;
 
 use credentials::Credentials;
@@ -231,11 +236,22 @@ fn named(name: &str) -> ObjectMeta {
 }
 
 impl Ports {
-    /// Three free ports; all are held while the others are chosen, so they differ.
+    /// Three free ports that nobody else of this process gets.
     fn free() -> anyhow::Result<Self> {
-        let bind = || TcpListener::bind("127.0.0.1:0");
-        let (etcd, etcd_peer, api_server) = (bind()?, bind()?, bind()?);
-        let port = |listener: &TcpListener| listener.local_addr().map(|address| address.port());
-        Ok(Self { etcd: port(&etcd)?, etcd_peer: port(&etcd_peer)?, api_server: port(&api_server)? })
+        Ok(Self { etcd: free_port()?, etcd_peer: free_port()?, api_server: free_port()? })
     }
+}
+
+/// A free port below the range that outgoing connections take theirs from: between the look and the server's bind
+/// one of these would be in the way, and a second etcd on a port that is taken would leave two servers with one store.
+fn free_port() -> anyhow::Result<u16> {
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
+    for _ in 0..PORTS.len() {
+        let offset = std::process::id().wrapping_mul(97).wrapping_add(TAKEN.fetch_add(1, Ordering::Relaxed));
+        let port = PORTS.start + u16::try_from(offset % u32::from(PORTS.end - PORTS.start))?;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    bail!("no port of 127.0.0.1 from {} to {} is free", PORTS.start, PORTS.end)
 }
