@@ -163,10 +163,11 @@ impl Node {
         });
     }
 
-    /// Loop devices whose backing file lies below `directory` on this node.
-    pub fn loop_devices(&self, directory: &str) -> Vec<String> {
+    /// Loop devices of volumes whose id has this part. The id is all to go by: of a file that was opened in a container
+    /// which is gone, the kernel tells only the end of the path.
+    pub fn loop_devices(&self, volume: &str) -> Vec<String> {
         let lines = self.shell("losetup -l -n -O NAME,BACK-FILE");
-        lines.lines().filter(|line| line.contains(directory)).map(str::to_owned).collect()
+        lines.lines().filter(|line| line.contains(volume)).map(str::to_owned).collect()
     }
 }
 

@@ -15,7 +15,7 @@ fn the_api_server_refuses_a_backend_that_cannot_work_and_says_what_to_do() {
         (backend("bad", "Directory", "/srv/../etc", ""), ["spec", "path"]),
         (backend("bad", "Directory", "/srv/pool", "loopFile: {path: /srv/other}"), ["loopFile", "type"]),
         (
-            backend("bad", "Directory", "/srv/pool", &format!("driverName: {}.example.com", "x".repeat(60))),
+            backend("bad", "Directory", "/srv/pool", &format!("driverName: {}.example.com", "x".repeat(46))),
             ["driverName", "54"],
         ),
     ] {

@@ -20,6 +20,11 @@ fn pod_on(name: &str, component: &str, node: &Node) -> Option<(String, String)> 
         })
 }
 
+/// The id of the volume of a PV.
+fn handle(volume: &serde_json::Value) -> String {
+    word(&volume["spec"]["csi"]["volumeHandle"]).to_owned()
+}
+
 /// How often the volume of a PV is mounted below kubelet's directory on the node.
 fn mounts(node: &Node, volume: &str) -> usize {
     node.shell("cat /proc/self/mountinfo")
@@ -37,7 +42,8 @@ fn a_mounted_volume_outlives_its_driver_and_kubelet() {
     apply(&claim(&space.0, "data", name, "64Mi"));
     apply(&pod(&space.0, "app", "data", "echo kept > /data/file", None));
     let node = space.wait_pod("app");
-    let volume = word(&space.wait_bound("data")["metadata"]["name"]).to_owned();
+    let bound = space.wait_bound("data");
+    let (volume, handle) = (word(&bound["metadata"]["name"]).to_owned(), handle(&bound));
     let mounted = mounts(&node, &volume);
     assert!(mounted >= 1);
 
@@ -49,11 +55,11 @@ fn a_mounted_volume_outlives_its_driver_and_kubelet() {
         space.exec("app", "cat /data/file && echo more >> /data/file")
     });
     assert_eq!(mounts(&node, &volume), mounted, "nothing is mounted twice");
-    assert_eq!(node.loop_devices(pool).len(), 1);
+    assert_eq!(node.loop_devices(&handle).len(), 1);
 
     kubectl(&["delete", "pod", "app", "-n", &space.0]);
     eventually("the loop device to go with its pod", || {
-        let devices = node.loop_devices(pool);
+        let devices = node.loop_devices(&handle);
         if devices.is_empty() { Ok(()) } else { Err(devices.join("\n")) }
     });
     space.remove();
@@ -82,10 +88,11 @@ fn a_plugin_killed_again_and_again_while_pods_start_leaves_no_half_mount() {
         assert_eq!(space.wait_pod(name_of_pod), node);
         assert_eq!(space.exec(name_of_pod, "cat /data/file").as_deref(), Ok("kept"));
     }
-    assert_eq!(node.loop_devices(pool).len(), pods.len());
+    let pool_id = handle(&space.wait_bound(&pods[0])).split('-').next().expect("a pool id").to_owned();
+    assert_eq!(node.loop_devices(&pool_id).len(), pods.len());
     space.remove();
     eventually("no loop device to be left", || {
-        let devices = node.loop_devices(pool);
+        let devices = node.loop_devices(&pool_id);
         if devices.is_empty() { Ok(()) } else { Err(devices.join("\n")) }
     });
     remove_backend(name);
@@ -100,6 +107,7 @@ fn a_node_that_lost_power_comes_back_with_its_volumes_while_the_other_goes_on_pr
     apply(&claim(&space.0, "data", name, "64Mi"));
     apply(&stateful(&space.0, "app", "data", "echo boot >> /data/file; sync"));
     let node = space.wait_pod("app-0");
+    let handle = handle(&space.wait_bound("data"));
 
     node.power_off();
     node.wait_away();
@@ -113,7 +121,7 @@ fn a_node_that_lost_power_comes_back_with_its_volumes_while_the_other_goes_on_pr
         let lines = space.exec("app-0", "cat /data/file")?;
         if lines.lines().count() >= 2 { Ok(()) } else { Err(lines) }
     });
-    assert_eq!(node.loop_devices(pool).len(), 1);
+    assert_eq!(node.loop_devices(&handle).len(), 1);
     space.remove();
     wait_ready(name);
     remove_backend(name);

@@ -45,7 +45,7 @@ fn main_job(name: &str, kind: &str, manifest: &str, pool: &str, file_system: Opt
             Err(_) => Ok(()),
         }
     });
-    assert_eq!(node.loop_devices(pool), Vec::<String>::new());
+    assert_eq!(node.loop_devices(word(&volume["spec"]["csi"]["volumeHandle"])), Vec::<String>::new());
     remove_backend(name);
     nothing_is_left_of(name);
 }
