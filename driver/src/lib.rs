@@ -1,5 +1,6 @@
 //! The CSI driver: identity, controller and node services, the router, and the storage engines.
 
+mod advertised;
 mod capability;
 mod engine;
 pub mod error;

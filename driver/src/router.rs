@@ -1,7 +1,6 @@
 //! The controller service of a backend whose volumes live on many nodes.
 
 mod agents;
-mod capabilities;
 mod choose;
 mod controller;
 mod directory;

@@ -1,24 +1,24 @@
 //! The controller service for the node's own pool.
 
 use dunnage_csi::v1::controller_server::Controller;
-use dunnage_csi::v1::controller_service_capability::{Rpc, Type, rpc};
 use dunnage_csi::v1::list_volumes_response::Entry;
 use dunnage_csi::v1::validate_volume_capabilities_response::Confirmed;
 use dunnage_csi::v1::{
     ControllerExpandVolumeRequest, ControllerExpandVolumeResponse, ControllerGetCapabilitiesRequest,
     ControllerGetCapabilitiesResponse, ControllerGetVolumeRequest, ControllerGetVolumeResponse,
     ControllerModifyVolumeRequest, ControllerModifyVolumeResponse, ControllerPublishVolumeRequest,
-    ControllerPublishVolumeResponse, ControllerServiceCapability, ControllerUnpublishVolumeRequest,
-    ControllerUnpublishVolumeResponse, CreateSnapshotRequest, CreateSnapshotResponse, CreateVolumeRequest,
-    CreateVolumeResponse, DeleteSnapshotRequest, DeleteSnapshotResponse, DeleteVolumeRequest,
-    DeleteVolumeResponse, GetCapacityRequest, GetCapacityResponse, GetSnapshotRequest, GetSnapshotResponse,
-    ListSnapshotsRequest, ListSnapshotsResponse, ListVolumesRequest, ListVolumesResponse,
-    ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse, Volume,
+    ControllerPublishVolumeResponse, ControllerUnpublishVolumeRequest, ControllerUnpublishVolumeResponse,
+    CreateSnapshotRequest, CreateSnapshotResponse, CreateVolumeRequest, CreateVolumeResponse,
+    DeleteSnapshotRequest, DeleteSnapshotResponse, DeleteVolumeRequest, DeleteVolumeResponse,
+    GetCapacityRequest, GetCapacityResponse, GetSnapshotRequest, GetSnapshotResponse, ListSnapshotsRequest,
+    ListSnapshotsResponse, ListVolumesRequest, ListVolumesResponse, ValidateVolumeCapabilitiesRequest,
+    ValidateVolumeCapabilitiesResponse, Volume,
 };
 use tonic::{Request, Response, Status};
 use tracing::{info, instrument};
 
 use super::{Driver, blocking};
+use crate::advertised;
 use crate::capability;
 use crate::error::{Error, Result};
 use crate::id::VolumeId;
@@ -261,19 +261,7 @@ impl Controller for ControllerService {
         &self,
         _: Request<ControllerGetCapabilitiesRequest>,
     ) -> Answer<ControllerGetCapabilitiesResponse> {
-        let mut kinds = vec![
-            rpc::Type::CreateDeleteVolume,
-            rpc::Type::GetCapacity,
-            rpc::Type::ListVolumes,
-            rpc::Type::SingleNodeMultiWriter,
-        ];
-        if self.driver.config().attach {
-            kinds.push(rpc::Type::PublishUnpublishVolume);
-        }
-        let capabilities = kinds
-            .into_iter()
-            .map(|kind| ControllerServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: kind.into() })) })
-            .collect();
+        let capabilities = advertised::controller(self.driver.config().attach);
         Ok(Response::new(ControllerGetCapabilitiesResponse { capabilities }))
     }
 

@@ -19,10 +19,10 @@ use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 use tracing::{info, instrument};
 
-use super::capabilities;
 use super::choose::{self, choose};
 use super::forward::{Deadline, Forward};
 use super::index::Holder;
+use crate::advertised;
 use crate::error::{Error, Result};
 use crate::id::{PoolId, VolumeId};
 use crate::locks::Locks;
@@ -342,7 +342,7 @@ impl Controller for RouterController {
         _: Request<ControllerGetCapabilitiesRequest>,
     ) -> Answer<ControllerGetCapabilitiesResponse> {
         Ok(Response::new(ControllerGetCapabilitiesResponse {
-            capabilities: capabilities::controller(self.attach),
+            capabilities: advertised::controller(self.attach),
         }))
     }
 
