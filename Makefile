@@ -37,7 +37,7 @@ test-conformance: ## The Kubernetes storage suite against each engine (not part 
 	@PROFILE=fast tests/report test-conformance tests/conformance/run.sh
 
 bench: ## Measure speed and memory, side by side with the upstream sidecars
-	@tests/bench/bench.sh
+	@tests/bench/run
 
 image: ## Make dist/dunnage-image.tar, an OCI image, without a container engine
 	@cargo xtask image --profile $(PROFILE)

@@ -4,6 +4,7 @@ pub mod backend;
 pub mod conditions;
 pub mod defaults;
 pub mod manifest;
+pub mod pools;
 pub mod validate;
 
 pub use backend::classes::{BindingMode, ClassState, DefaultClass, ReclaimPolicy, StorageClassSpec};

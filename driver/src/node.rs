@@ -7,6 +7,7 @@ use dunnage_csi::agent::pool::State;
 use dunnage_csi::v1::Topology;
 use dunnage_host::dir::Dir;
 use dunnage_host::mount::Place;
+use tokio_util::sync::CancellationToken;
 use tonic::{Response, Status};
 use tracing::{Span, debug, error, warn};
 
@@ -102,8 +103,8 @@ impl Driver {
         NodeService::new(self.clone())
     }
 
-    pub fn agent(&self) -> AgentService {
-        AgentService::new(self.clone())
+    pub fn agent(&self, stop: CancellationToken) -> AgentService {
+        AgentService::new(self.clone(), stop)
     }
 
     /// Makes the empty path this pool; does nothing when it is. Blocks.

@@ -4,13 +4,12 @@
 //! recorded as pending, then the agent is asked to make the pool, then the agent's description makes it active.
 
 mod decide;
-pub mod record;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use decide::decide;
+pub use dunnage_crds::pools::{Entry, Phase, Record};
 use jiff::Timestamp;
-pub use record::{Entry, Phase, Record};
 
 /// Annotation on a StorageBackend: nodes (separated by commas) whose missing pool shall be replaced by a new one.
 pub const NEW_POOL: &str = "dunnage.dev/new-pool";

@@ -1,4 +1,5 @@
-//! Tells the router where the node agents are: the driver's own container has no way to the Kubernetes API.
+//! Tells the router where the node agents are and which pools are given up: the driver's own container has no way to the
+//! Kubernetes API.
 
 mod agents;
 
@@ -7,15 +8,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::ArgAction;
-use dunnage_cluster::cache::{Builder, Cache};
+use dunnage_cluster::cache::{Builder, Cache, Change};
 use dunnage_cluster::client;
 use dunnage_cluster::error::chain;
 use dunnage_csi::agent::AgentList;
 use dunnage_csi::agent::directory_client::DirectoryClient;
 use dunnage_csi::uds;
 use dunnage_telemetry::metrics::Metrics;
-use k8s_openapi::api::core::v1::{Pod, PodSpec, PodStatus};
-use kube::Api;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, PodSpec, PodStatus};
+use kube::{Api, Client};
 use tokio::sync::{Notify, watch};
 use tokio_stream::wrappers::WatchStream;
 use tokio_util::sync::CancellationToken;
@@ -39,6 +40,9 @@ pub struct Args {
     /// Labels of the node pods.
     #[arg(long)]
     pub selector: String,
+    /// Name of the ConfigMap in that namespace that has the record of the pools; without it no pool is given up.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub pool_record: String,
     /// The agents' port.
     #[arg(long, default_value_t = 9741)]
     pub port: u16,
@@ -58,45 +62,86 @@ pub async fn run(args: Args, stop: CancellationToken) -> Result<(), Error> {
     }
     let path = (!args.kubeconfig.is_empty()).then(|| args.kubeconfig.as_ref());
     let client = client::connect(path, None).await?;
-    let api = Api::namespaced(client, &namespace(&args.namespace));
-    let changed = Arc::new(Notify::new());
-    let mut builder = Builder::<Pod>::new(api).labels(&args.selector).trim(trim);
-    builder.listen({
-        let changed = Arc::clone(&changed);
-        move |_| changed.notify_one()
-    });
-    let pods = builder.start(&stop);
+    let seen = Seen::watch(&client, &args, &stop);
     // Half a list would take the other half's agents from the router.
-    if pods.ready(&stop).await.is_err() {
+    if !seen.ready(&stop).await {
         return Ok(());
     }
-    let (list, lists) = watch::channel(current(&pods, args.port));
+    let (list, lists) = watch::channel(seen.list());
     tokio::select! {
         () = stop.cancelled() => {}
-        () = follow(&pods, args.port, &changed, &list) => {}
+        () = seen.follow(&list) => {}
         () = announce(&args.csi_address, lists, &connected) => {}
     }
     Ok(())
 }
 
-/// Keeps `list` up to date.
-async fn follow(pods: &Cache<Pod>, port: u16, changed: &Notify, list: &watch::Sender<AgentList>) {
-    loop {
-        changed.notified().await;
-        let now = current(pods, port);
-        list.send_if_modified(|before| {
-            let differs = *before != now;
-            if differs {
-                info!(agents = now.agents.len(), "the node agents have changed");
-                *before = now;
-            }
-            differs
+/// What the list is made of.
+struct Seen {
+    pods: Cache<Pod>,
+    port: u16,
+    record: Option<Cache<ConfigMap>>,
+    changed: Arc<Notify>,
+}
+
+impl Seen {
+    /// Begins to watch.
+    fn watch(client: &Client, args: &Args, stop: &CancellationToken) -> Self {
+        let namespace = namespace(&args.namespace);
+        let changed = Arc::new(Notify::new());
+        let api = Api::namespaced(client.clone(), &namespace);
+        let mut pods = Builder::<Pod>::new(api).labels(&args.selector).trim(trim);
+        pods.listen(told(&changed));
+        let record = (!args.pool_record.is_empty()).then(|| {
+            let api = Api::namespaced(client.clone(), &namespace);
+            let only = format!("metadata.name={}", args.pool_record);
+            let mut record = Builder::<ConfigMap>::new(api).fields(only);
+            record.listen(told(&changed));
+            record.start(stop)
         });
+        Self { pods: pods.start(stop), port: args.port, record, changed }
+    }
+
+    /// Waits until everything has been listed; false when `stop` came first.
+    async fn ready(&self, stop: &CancellationToken) -> bool {
+        let record = async {
+            match &self.record {
+                Some(record) => record.ready(stop).await.is_ok(),
+                None => true,
+            }
+        };
+        self.pods.ready(stop).await.is_ok() && record.await
+    }
+
+    /// Keeps `list` up to date.
+    async fn follow(&self, list: &watch::Sender<AgentList>) {
+        loop {
+            self.changed.notified().await;
+            let now = self.list();
+            list.send_if_modified(|before| {
+                let differs = *before != now;
+                if differs {
+                    let (agents, given_up) = (now.agents.len(), &now.given_up_pools);
+                    info!(agents, ?given_up, "the node agents or their pools have changed");
+                    *before = now;
+                }
+                differs
+            });
+        }
+    }
+
+    fn list(&self) -> AgentList {
+        let record = self.record.as_ref().map(Cache::all).unwrap_or_default();
+        AgentList {
+            agents: agents::addresses(self.pods.all().iter().map(|pod| &**pod), self.port),
+            given_up_pools: record.first().map(|record| agents::given_up(record)).unwrap_or_default(),
+        }
     }
 }
 
-fn current(pods: &Cache<Pod>, port: u16) -> AgentList {
-    agents::list(pods.all().iter().map(|pod| &**pod), port)
+fn told<K>(changed: &Arc<Notify>) -> impl Fn(&Change<K>) + Send + Sync + 'static {
+    let changed = Arc::clone(changed);
+    move |_| changed.notify_one()
 }
 
 /// Keeps a stream to the router open for ever; each begins with the whole list.

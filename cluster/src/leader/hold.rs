@@ -100,10 +100,9 @@ impl Holder {
 
     /// Gives the Lease up, so that another process need not wait for it to run out.
     pub(super) async fn release(&mut self) {
-        let Some(lease) = self.lease.clone() else { return };
-        let record = released(&lease.spec.clone().unwrap_or_default(), now());
-        match tokio::time::timeout(self.config.renew_deadline, self.replace(lease, record)).await {
-            Ok(Ok(())) => info!(lease = self.config.lease(), "released the lease"),
+        match tokio::time::timeout(self.config.renew_deadline, self.give_up()).await {
+            Ok(Ok(true)) => info!(lease = self.config.lease(), "released the lease"),
+            Ok(Ok(false)) => debug!(lease = self.config.lease(), "the lease is somebody else's already"),
             Ok(Err(error)) => {
                 warn!(lease = self.config.lease(), error = chain(&error), "cannot release the lease");
             }
@@ -111,11 +110,28 @@ impl Holder {
         }
     }
 
+    /// Writes the released record over this process's own; false when there is none of its own.
+    async fn give_up(&mut self) -> Result<bool, Error> {
+        while let Some(lease) = self.lease.clone().filter(|lease| self.is_mine(lease)) {
+            let record = released(&lease.spec.clone().unwrap_or_default(), now());
+            match self.replace(lease, record).await {
+                Ok(()) => return Ok(true),
+                // Also what a renewal leaves that was under way when the work ended: it was written, and not heard of.
+                Err(error) if error.is_conflict() || error.is_not_found() => self.read().await?,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
+    }
+
+    fn is_mine(&self, lease: &Lease) -> bool {
+        lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref())
+            == Some(self.config.identity.as_str())
+    }
+
     /// One look and, if it is to be, one write. Whether the Lease is this process's afterwards.
     async fn attempt(&mut self) -> Result<bool, Error> {
-        let mine = self.lease.as_ref().and_then(|lease| lease.spec.as_ref()?.holder_identity.as_deref())
-            == Some(self.config.identity.as_str());
-        if mine && let Some(lease) = self.lease.clone() {
+        if let Some(lease) = self.lease.clone().filter(|lease| self.is_mine(lease)) {
             // The usual renewal: one write, no read. It fails if anybody else wrote.
             let record = held(lease.spec.as_ref(), self.me(), now());
             match self.replace(lease, record).await {

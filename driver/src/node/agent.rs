@@ -13,6 +13,7 @@ use futures::Stream;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 use tracing::{info, instrument, warn};
 
@@ -29,11 +30,13 @@ const LOOK: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug)]
 pub struct AgentService {
     driver: Driver,
+    /// Ends the streams, which would otherwise keep the server from stopping.
+    stop: CancellationToken,
 }
 
 impl AgentService {
-    pub(super) fn new(driver: Driver) -> Self {
-        Self { driver }
+    pub(super) fn new(driver: Driver, stop: CancellationToken) -> Self {
+        Self { driver, stop }
     }
 }
 
@@ -78,8 +81,8 @@ impl Driver {
         }
     }
 
-    /// Sends the state now and after each change, until the receiver is gone.
-    async fn tell(self, sender: mpsc::Sender<Result<DescribeResponse, Status>>) {
+    /// Sends the state now and after each change, until the receiver is gone or this is stopped.
+    async fn tell(self, sender: mpsc::Sender<Result<DescribeResponse, Status>>, stop: CancellationToken) {
         let mut changes = self.0.changed.subscribe();
         let mut last = None;
         loop {
@@ -97,6 +100,7 @@ impl Driver {
             tokio::select! {
                 _ = timeout(LOOK, changes.changed()) => {}
                 () = sender.closed() => return,
+                () = stop.cancelled() => return,
             }
             sleep(PAUSE).await;
         }
@@ -120,7 +124,7 @@ impl Agent for AgentService {
 
     async fn describe(&self, _: Request<DescribeRequest>) -> Result<Response<Descriptions>, Status> {
         let (sender, receiver) = mpsc::channel(1);
-        tokio::spawn(self.driver.clone().tell(sender));
+        tokio::spawn(self.driver.clone().tell(sender, self.stop.clone()));
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 

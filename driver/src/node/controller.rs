@@ -70,6 +70,14 @@ impl Driver {
         // An id that cannot be ours names no volume, and that is what is wanted.
         let Ok(id) = parse(id)? else { return Ok(DeleteVolumeResponse {}) };
         let store = self.store()?;
+        if id.pool() != store.id {
+            // Not here is not gone: it may well be on its own pool.
+            return Err(Error::Unavailable(format!(
+                "volume {id} is on pool {}, and this node has pool {}",
+                id.pool(),
+                store.id
+            )));
+        }
         let _guard = self.lock(&id)?;
         if let Some(node) = store.record(&id).and_then(|record| record.published_node) {
             return Err(Error::Precondition(format!("volume {id} is still attached to node {node}")));

@@ -92,7 +92,7 @@ pub async fn serve(
         .layer(calls)
         .add_service(IdentityServer::with_interceptor(driver.identity(), ours))
         .add_service(ControllerServer::with_interceptor(driver.controller(), from_router))
-        .add_service(AgentServer::with_interceptor(driver.agent(), ours))
+        .add_service(AgentServer::with_interceptor(driver.agent(stop.clone()), ours))
         .serve_with_incoming_shutdown(tls::incoming(listener, material), stop.clone().cancelled_owned());
 
     // On the heap: together they are tens of kilobytes.

@@ -77,10 +77,11 @@ impl Agents {
                 }
             }
         }
+        let given_up = list.given_up_pools.iter().filter_map(|pool| pool.parse().ok()).collect();
         let mut state = self.lock();
         state.announced.get_or_insert_with(Instant::now);
         state.links.retain(|node, link| wanted.get(node) == Some(&link.address));
-        state.index.announce(&wanted.keys().cloned().collect::<BTreeSet<_>>());
+        state.index.announce(&wanted.keys().cloned().collect::<BTreeSet<_>>(), given_up);
         for (node, address) in wanted {
             if !state.links.contains_key(&node) {
                 state.index.moved(&node);

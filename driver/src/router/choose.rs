@@ -85,7 +85,7 @@ fn unusable(index: &Index, pool: &PoolId) -> Option<String> {
     match index.holder(pool) {
         Holder::Live { fenced: false, .. } => None,
         Holder::Live { node, fenced: true } => Some(format!("pool {pool} on node {node} is fenced")),
-        Holder::Contested { .. } | Holder::Away { .. } | Holder::Unknown => {
+        Holder::Contested { .. } | Holder::Away { .. } | Holder::GivenUp | Holder::Unknown => {
             index.route(pool).err().map(|error| error.to_string())
         }
     }

@@ -17,7 +17,7 @@ use dunnage_csi::v1::{
 use futures::future::join_all;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
-use tracing::{info, instrument};
+use tracing::{info, instrument, warn};
 
 use super::choose::{self, choose};
 use super::forward::{Deadline, Forward};
@@ -104,12 +104,22 @@ impl RouterController {
         self.forward.agents.tell(|index| index.created(&id, volume));
     }
 
+    /// Whether a volume is on a pool that nobody waits for any more, so that there is nothing to do for it.
+    fn is_given_up(&self, id: &VolumeId) -> bool {
+        self.forward.agents.ask(|index| index.settled() && index.holder(&id.pool()) == Holder::GivenUp)
+    }
+
     async fn delete(
         &self,
         deadline: &Deadline,
         id: &VolumeId,
         request: DeleteVolumeRequest,
     ) -> Result<DeleteVolumeResponse> {
+        if self.is_given_up(id) {
+            warn!(volume = %id, pool = %id.pool(), "deleted a volume whose pool is given up: nothing was removed");
+            self.forward.agents.tell(|index| index.deleted(id));
+            return Ok(DeleteVolumeResponse {});
+        }
         let deleted = self
             .forward
             .call(&id.pool(), "DeleteVolume", deadline, request, |mut agent, request| async move {
@@ -144,7 +154,7 @@ impl RouterController {
     ) -> Result<GetCapacityResponse> {
         let takes_volumes = self.forward.agents.ask(|index| match index.holder(pool) {
             Holder::Live { fenced, .. } => !fenced,
-            Holder::Contested { .. } => false,
+            Holder::Contested { .. } | Holder::GivenUp => false,
             // Not known is not nothing: the error makes the caller keep what it knew and ask again.
             Holder::Away { .. } | Holder::Unknown => true,
         });
@@ -288,9 +298,15 @@ impl Controller for RouterController {
         }
         let (metadata, _, request) = request.into_parts();
         let id = request.volume_id.clone();
-        // A volume that is not ours is given to nobody.
-        if matches!(volume_id(&id), Err(Error::NoSuchVolume { .. })) {
-            return Ok(Response::new(ControllerUnpublishVolumeResponse {}));
+        // A volume that is not ours is given to nobody, and one that is lost to nobody any more.
+        match volume_id(&id) {
+            Err(Error::NoSuchVolume { .. }) => {
+                return Ok(Response::new(ControllerUnpublishVolumeResponse {}));
+            }
+            Ok(id) if self.is_given_up(&id) => {
+                return Ok(Response::new(ControllerUnpublishVolumeResponse {}));
+            }
+            _ => {}
         }
         self.by_volume(
             "ControllerUnpublishVolume",

@@ -16,6 +16,8 @@ pub(crate) struct Index {
     agents: BTreeMap<String, Agent>,
     /// By id, and kept when the agent goes: its volumes exist all the same.
     pools: BTreeMap<PoolId, Pool>,
+    /// Nobody waits for these any more, unless an agent shows them.
+    given_up: BTreeSet<PoolId>,
     /// Whether every agent of the first list has been tried, so that what is not known is not there.
     settled: bool,
 }
@@ -70,6 +72,8 @@ pub(crate) enum Holder<'a> {
     Away {
         node: &'a str,
     },
+    /// No agent that answers has it, and nobody waits for it any more.
+    GivenUp,
     Unknown,
 }
 
@@ -88,8 +92,9 @@ pub(crate) struct Page {
 }
 
 impl Index {
-    /// Takes a new list of the nodes that have an agent.
-    pub(crate) fn announce(&mut self, nodes: &BTreeSet<String>) {
+    /// Takes a new list of the nodes that have an agent, and of the pools that are given up.
+    pub(crate) fn announce(&mut self, nodes: &BTreeSet<String>, given_up: BTreeSet<PoolId>) {
+        self.given_up = given_up;
         self.agents.retain(|node, _| nodes.contains(node));
         for node in nodes {
             self.agents.entry(node.clone()).or_insert(Agent { link: Link::New, said: None });
@@ -170,6 +175,9 @@ impl Index {
 
     pub(crate) fn holder(&self, id: &PoolId) -> Holder<'_> {
         let live = self.live(id);
+        if live.is_empty() && self.given_up.contains(id) {
+            return Holder::GivenUp;
+        }
         let Some(pool) = self.pools.get(id) else { return Holder::Unknown };
         let keeps =
             |(node, _): &&(&str, bool)| pool.keeper.as_ref().is_some_and(|keeper| keeper.node == *node);
@@ -187,6 +195,9 @@ impl Index {
             Holder::Contested { nodes } => Err(Error::Precondition(contested(id, &nodes))),
             Holder::Away { node } => Err(Error::Unavailable(format!(
                 "pool {id} was last seen on node {node}, whose agent does not answer or no longer has it"
+            ))),
+            Holder::GivenUp => Err(Error::Precondition(format!(
+                "pool {id} is given up: its node is gone from the cluster, or somebody has said that it is lost"
             ))),
             Holder::Unknown => Err(Error::Unavailable(format!("no agent has been seen with pool {id}"))),
         }
@@ -217,7 +228,9 @@ impl Index {
         // A volume's id begins with its pool's, so that the pools in their order give the volumes in theirs.
         let start = after.map_or(Bound::Unbounded, |id| Bound::Included(id.pool()));
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let mut rest = self.pools.range((start, Bound::Unbounded)).flat_map(|(id, pool)| {
+        let there = self.pools.range((start, Bound::Unbounded));
+        let there = there.filter(|(id, _)| !matches!(self.holder(id), Holder::GivenUp));
+        let mut rest = there.flat_map(|(id, pool)| {
             let later = pool.volumes.iter().filter(move |(volume, _)| match from {
                 Bound::Excluded(after) => *volume > after,
                 _ => true,

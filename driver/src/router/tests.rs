@@ -191,6 +191,25 @@ async fn a_stop_ends_the_router_although_lists_may_still_come() {
 }
 
 #[tokio::test]
+async fn what_is_on_a_pool_that_is_given_up_is_gone_and_what_an_agent_shows_is_not() {
+    let (a, b) = (Fake::new("na", A), Fake::new("nb", B));
+    let mut lab = Lab::with(&[&a, &b]).await;
+    let id = lab.create("pvc-1", &[A]).await.unwrap();
+    lab.kill("na");
+    lab.until_connected(1).await;
+    assert_eq!(lab.delete(&id).await.unwrap_err().code(), Code::Unavailable, "it may come back");
+    lab.announce_with(&[A, B]);
+    until("the volume is gone", async || lab.delete(&id).await.is_ok()).await;
+    assert_eq!(lab.list().await.unwrap(), [""; 0]);
+    // The claim is served elsewhere, and a pool that is there is used as ever.
+    let elsewhere = lab.create("pvc-1", &[B]).await.unwrap();
+    assert!(elsewhere.starts_with(B), "{elsewhere}");
+    lab.delete(&elsewhere).await.unwrap();
+    assert!(b.calls().iter().any(|call| call.starts_with("DeleteVolume")), "{:?}", b.calls());
+    assert_eq!(lab.create("pvc-2", &[A]).await.unwrap_err().code(), Code::ResourceExhausted);
+}
+
+#[tokio::test]
 async fn an_id_that_is_not_ours_is_gone_already_and_one_of_an_unknown_pool_is_not() {
     let lab = Lab::with(&[&Fake::new("na", A)]).await;
     lab.delete("somebody-elses").await.unwrap();

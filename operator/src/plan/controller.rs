@@ -1,6 +1,6 @@
 //! The controller plugin: the router, and the sidecars that act on claims and volumes.
 
-use dunnage_crds::defaults;
+use dunnage_crds::{defaults, pools};
 use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetSpec, StatefulSetUpdateStrategy};
 use k8s_openapi::api::core::v1::{
     Affinity, Container, LocalObjectReference, PodAffinityTerm, PodAntiAffinity, PodSecurityContext, PodSpec,
@@ -87,6 +87,7 @@ fn agent_discovery(view: &View<'_>) -> Container {
         csi_address(),
         format!("--namespace={}", view.namespace),
         format!("--selector={}", selector_text(&view.backend.name_any(), Component::Node)),
+        format!("--pool-record={}", pools::name(&view.backend.name_any())),
         format!("--port={AGENT_PORT}"),
         http_endpoint(DISCOVERY_HTTP),
     ];

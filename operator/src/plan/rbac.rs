@@ -1,5 +1,6 @@
 //! What the sidecars may do, bound to the controller's account alone.
 
+use dunnage_crds::pools;
 use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject};
 use kube::ResourceExt;
 
@@ -30,7 +31,8 @@ pub(super) fn cluster_bindings(view: &View<'_>) -> Vec<ClusterRoleBinding> {
     roles.into_iter().map(binding).collect()
 }
 
-/// Leader election, capacity, and the pods: to name the owner of capacity objects and to find the agents.
+/// Leader election, capacity, and the pods: to name the owner of capacity objects and to find the agents. The record of
+/// the pools tells the router what is given up.
 pub(super) fn role(view: &View<'_>) -> Role {
     Role {
         metadata: view.meta(&view.names.controller, Component::Controller),
@@ -42,6 +44,10 @@ pub(super) fn role(view: &View<'_>) -> Role {
                 &["get", "list", "watch", "create", "update", "patch", "delete"],
             ),
             rule("", "pods", &["get", "list", "watch"]),
+            PolicyRule {
+                resource_names: Some(vec![pools::name(&view.backend.name_any())]),
+                ..rule("", "configmaps", &["get", "list", "watch"])
+            },
         ]),
     }
 }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use dunnage_crds::conditions::problems;
+use dunnage_crds::pools::is_pool_id;
 use jiff::SignedDuration;
 
-use super::record::is_pool_id;
 use super::{Decision, Described, Entry, Fence, Inputs, Note, Phase, Problem, State};
 
 /// A Node object may be gone for so long before its pool counts as lost: a node that is renamed or set up again is not.

@@ -1,5 +1,4 @@
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::ConfigMap;
 
 use super::*;
 
@@ -301,15 +300,6 @@ fn a_settled_pool_is_written_at_most_hourly() {
     assert_eq!(world.decide().record, world.record);
     world.minutes = 60;
     assert_ne!(world.decide().record, world.record);
-}
-
-#[test]
-fn the_record_survives_its_config_map_and_nonsense_is_refused() {
-    let world = World::default().entry(P1, "a", Phase::Active).entry(P2, "b", Phase::Pending);
-    let map = |data| ConfigMap { data: Some(data), ..ConfigMap::default() };
-    assert_eq!(record::read(&map(record::write(&world.record))).expect("read"), world.record);
-    let nonsense = record::read(&map([(P1.to_owned(), "{}".to_owned())].into()));
-    assert!(nonsense.expect_err("no node").to_string().contains(P1));
 }
 
 #[test]

@@ -1,14 +1,16 @@
-//! From node pods to the addresses of their agents: pure.
+//! From node pods to the addresses of their agents, and from the record of the pools to what is given up: pure.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use dunnage_csi::agent::{AgentAddress, AgentList};
-use k8s_openapi::api::core::v1::Pod;
+use dunnage_crds::pools;
+use dunnage_csi::agent::AgentAddress;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use tracing::warn;
 
 /// The agents of `pods`, one a node, by the node's name. Pods need not be ready: an agent whose pool has yet to be
 /// made is one. Of two on a node the newer counts.
-pub(super) fn list<'a>(pods: impl Iterator<Item = &'a Pod>, port: u16) -> AgentList {
+pub(super) fn addresses<'a>(pods: impl Iterator<Item = &'a Pod>, port: u16) -> Vec<AgentAddress> {
     let mut newest: BTreeMap<&str, (&Pod, IpAddr)> = BTreeMap::new();
     for pod in pods {
         let Some((node, ip)) = place(pod) else { continue };
@@ -21,7 +23,20 @@ pub(super) fn list<'a>(pods: impl Iterator<Item = &'a Pod>, port: u16) -> AgentL
         node: node.to_owned(),
         address: SocketAddr::new(ip, port).to_string(),
     };
-    AgentList { agents: newest.into_iter().map(agent).collect() }
+    newest.into_iter().map(agent).collect()
+}
+
+/// The pools that nobody waits for any more; none when the record cannot be read, for that loses nothing.
+pub(super) fn given_up(record: &ConfigMap) -> Vec<String> {
+    match pools::read(record) {
+        Ok(record) => {
+            record.into_iter().filter(|(_, entry)| entry.phase.is_given_up()).map(|(pool, _)| pool).collect()
+        }
+        Err(error) => {
+            warn!(%error, "no pool counts as given up");
+            Vec::new()
+        }
+    }
 }
 
 /// The node and address of a pod that is alive.
@@ -56,7 +71,7 @@ mod tests {
     }
 
     fn agents(pods: &[Pod]) -> Vec<(String, String)> {
-        list(pods.iter(), 9741).agents.into_iter().map(|agent| (agent.node, agent.address)).collect()
+        addresses(pods.iter(), 9741).into_iter().map(|agent| (agent.node, agent.address)).collect()
     }
 
     fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
@@ -109,5 +124,27 @@ mod tests {
         for pods in [[old.clone(), new.clone()], [new, old]] {
             assert_eq!(agents(&pods), pairs(&[("node", "10.0.0.2:9741")]));
         }
+    }
+
+    #[test]
+    fn a_pool_is_given_up_when_its_node_is_gone_or_a_person_said_so_and_never_by_a_broken_record() {
+        let entry = |phase: &str| {
+            format!(
+                r#"{{"node":"n","phase":"{phase}","firstSeen":"2026-01-01T00:00:00Z","lastSeen":"2026-01-01T00:00:00Z"}}"#
+            )
+        };
+        let record = |data: &[(&str, String)]| ConfigMap {
+            data: Some(data.iter().map(|(pool, text)| ((*pool).to_owned(), text.clone())).collect()),
+            ..ConfigMap::default()
+        };
+        let mut entries = vec![
+            ("a", entry("Active")),
+            ("l", entry("Lost")),
+            ("p", entry("Pending")),
+            ("r", entry("Retired")),
+        ];
+        assert_eq!(given_up(&record(&entries)), ["l", "r"]);
+        entries.push(("x", "{".to_owned()));
+        assert_eq!(given_up(&record(&entries)), [""; 0]);
     }
 }

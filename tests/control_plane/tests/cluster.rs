@@ -60,6 +60,9 @@ async fn the_lease_passes_at_once_when_it_is_released_and_a_thief_ends_the_leade
         holder("first")(leases.get_opt("lock").await?.as_ref()),
         "the second has taken a live leader's lease"
     );
+    // A write that the first has not heard of, as a renewal cut short by the stop is one, is in nobody's way.
+    let unheard = json!({"metadata": {"annotations": {"unheard": "yes"}}});
+    leases.patch("lock", &PatchParams::default(), &Patch::Merge(unheard)).await?;
     first_stop.cancel();
     first.await?.context("a stop is no error")?;
     let lease =

@@ -4,6 +4,8 @@
 #[path = "router/nodes.rs"]
 mod nodes;
 
+use std::time::Duration;
+
 use dunnage_csi::uds;
 use dunnage_csi::v1::controller_client::ControllerClient;
 use dunnage_driver::EngineKind;
@@ -66,6 +68,13 @@ async fn a_node_that_dies_keeps_its_place_in_the_list_and_serves_again_when_it_i
     assert_eq!(cluster.list().await.len(), 2);
     assert!(cluster.nodes[1].lab.volume_dir(&elsewhere).exists());
     assert!(!cluster.nodes[0].lab.volume_dir(&volumes[0]).exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_is_asked_to_stop_does_not_wait_for_the_router_that_follows_it() {
+    let mut cluster = Cluster::start(EngineKind::Directory, Expected::NoAttach, &[A]).await;
+    cluster.nodes[0].stop(Duration::from_secs(5)).await;
+    cluster.until_connected(0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -214,6 +214,16 @@ async fn a_volume_in_use_is_not_deleted() {
 }
 
 #[tokio::test]
+async fn a_volume_of_another_pool_is_not_said_to_be_gone() {
+    let lab = Lab::new(EngineKind::Directory);
+    let (id, _) = volume(&lab, 1 << 20, "").await;
+    let elsewhere = id.replacen(&id[..16], "ffffffffffffffff", 1);
+    assert_eq!(lab.delete(&elsewhere).await.unwrap_err().code(), Code::Unavailable);
+    remove(&lab, &id).await;
+    lab.delete(&id).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_publish_needs_a_stage() {
     let lab = Lab::new(EngineKind::LoopFile);
     let id = lab.create("pvc-1", 16 * MIB, mount("")).await.unwrap().volume_id;

@@ -31,11 +31,24 @@ impl Namespace {
 
     /// The events of an object, newest last, as `reason: message` lines.
     pub fn events(&self, object: &str) -> Vec<String> {
-        let selector = format!("--field-selector=involvedObject.name={object}");
-        list(&["events", "-n", &self.0, &selector])
+        self.event_objects(object)
             .iter()
             .map(|event| format!("{}: {}", word(&event["reason"]), word(&event["message"])))
             .collect()
+    }
+
+    /// How often events of an object whose message has `part` were told, repetitions in one event included.
+    pub fn times_told(&self, object: &str, part: &str) -> u64 {
+        self.event_objects(object)
+            .iter()
+            .filter(|event| word(&event["message"]).contains(part))
+            .map(|event| event["count"].as_u64().unwrap_or(1))
+            .sum()
+    }
+
+    fn event_objects(&self, object: &str) -> Vec<Value> {
+        let selector = format!("--field-selector=involvedObject.name={object}");
+        list(&["events", "-n", &self.0, &selector])
     }
 
     /// Waits for an event of `object` that has all these words.

@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use super::super::index::tests::{A, B, C, announced, fenced, pool, ready};
 use super::*;
 
@@ -120,7 +122,7 @@ fn a_pool_that_cannot_take_it_hands_the_claim_back_and_says_why() {
     let away: Change = |index| index.lost("na");
     let fence: Change = |index| drop(index.describe("na", fenced(ready(A, 20, &[]))));
     let twice: Change = |index| drop(index.describe("nb", ready(A, 20, &[])));
-    let gone: Change = |index| index.announce(&["nb".to_owned()].into());
+    let gone: Change = |index| index.announce(&["nb".to_owned()].into(), BTreeSet::new());
     let cases: [(Change, &str, Option<&[&str]>); 4] = [
         (away, "last seen on node na", Some(&[B])),
         (fence, "node na is fenced", Some(&[B])),

@@ -36,7 +36,7 @@ fn without_pool(state: State) -> DescribeResponse {
 /// An index to which these nodes have been announced.
 pub(crate) fn announced(nodes: &[&str]) -> Index {
     let mut index = Index::default();
-    index.announce(&nodes.iter().map(|node| (*node).to_owned()).collect());
+    index.announce(&nodes.iter().map(|node| (*node).to_owned()).collect(), BTreeSet::new());
     index
 }
 
@@ -55,12 +55,12 @@ fn all(index: &Index) -> Vec<String> {
 fn nothing_is_settled_until_every_agent_of_the_first_list_was_tried() {
     let mut index = announced(&[]);
     assert!(!index.settled(), "an empty list tells nothing");
-    index.announce(&["n1".to_owned(), "n2".to_owned()].into());
+    index.announce(&["n1".to_owned(), "n2".to_owned()].into(), BTreeSet::new());
     index.describe("n1", ready(A, 1, &[]));
     assert!(!index.settled());
     index.lost("n2");
     assert!(index.settled(), "a dead node must not hold the others up");
-    index.announce(&["n1".to_owned(), "n2".to_owned(), "n3".to_owned()].into());
+    index.announce(&["n1".to_owned(), "n2".to_owned(), "n3".to_owned()].into(), BTreeSet::new());
     assert!(index.settled(), "a node that joins must not stop the others");
 }
 
@@ -112,6 +112,22 @@ fn a_pool_whose_disk_is_gone_keeps_its_volumes_in_the_list() {
 }
 
 #[test]
+fn a_pool_that_is_given_up_is_nobodys_until_an_agent_shows_it() {
+    let mut index = announced(&["n1", "n2"]);
+    index.describe("n1", ready(A, 1, &["v1"]));
+    index.describe("n2", ready(B, 1, &["v2"]));
+    index.announce(&["n2".to_owned()].into(), [pool(A), pool(B)].into());
+    assert_eq!(index.holder(&pool(A)), Holder::GivenUp);
+    assert!(matches!(index.route(&pool(A)), Err(Error::Precondition(_))));
+    assert_eq!(index.holder(&pool(B)), Holder::Live { node: "n2", fenced: false }, "an agent has it");
+    assert_eq!(all(&index), ["v2"]);
+    index.announce(&["n1".to_owned(), "n2".to_owned()].into(), [pool(A)].into());
+    index.describe("n1", ready(A, 1, &["v1"]));
+    assert_eq!(index.holder(&pool(A)), Holder::Live { node: "n1", fenced: false });
+    assert_eq!(all(&index), ["v1", "v2"]);
+}
+
+#[test]
 fn the_list_of_an_agent_that_is_away_is_served() {
     let mut index = announced(&["n1", "n2"]);
     index.describe("n1", ready(A, 1, &["v1"]));
@@ -119,9 +135,9 @@ fn the_list_of_an_agent_that_is_away_is_served() {
     index.lost("n1");
     assert_eq!(all(&index), ["v1", "v2"]);
     // Its pod is deleted, and made anew.
-    index.announce(&["n2".to_owned()].into());
+    index.announce(&["n2".to_owned()].into(), BTreeSet::new());
     assert_eq!(all(&index), ["v1", "v2"]);
-    index.announce(&["n1".to_owned(), "n2".to_owned()].into());
+    index.announce(&["n1".to_owned(), "n2".to_owned()].into(), BTreeSet::new());
     assert_eq!(all(&index), ["v1", "v2"]);
     index.describe("n1", ready(A, 1, &["v1", "v3"]));
     assert_eq!(all(&index), ["v1", "v2", "v3"]);
@@ -261,7 +277,7 @@ fn a_contest_ends_when_one_of_the_nodes_goes() {
 #[test]
 fn an_agent_that_is_no_longer_on_the_list_changes_nothing() {
     let mut index = announced(&["n1"]);
-    index.announce(&["n2".to_owned()].into());
+    index.announce(&["n2".to_owned()].into(), BTreeSet::new());
     assert_eq!(index.describe("n1", ready(A, 1, &["v"])), []);
     assert_eq!(index.holder(&pool(A)), Holder::Unknown);
     index.lost("n1");

@@ -321,11 +321,18 @@ impl Lab {
     }
 
     pub(super) fn announce(&self) {
+        self.announce_with(&[]);
+    }
+
+    /// Announces the agents, and pools that are given up.
+    pub(super) fn announce_with(&self, given_up: &[&str]) {
         let address = |(node, (address, _)): (&String, &(String, Option<Runtime>))| AgentAddress {
             node: node.clone(),
             address: address.clone(),
         };
-        self.lists.send(AgentList { agents: self.agents.iter().map(address).collect() }).unwrap();
+        let agents = self.agents.iter().map(address).collect();
+        let given_up_pools = given_up.iter().map(|pool| (*pool).to_owned()).collect();
+        self.lists.send(AgentList { agents, given_up_pools }).unwrap();
     }
 
     /// Ends the stream of lists, as when the discovery restarts.

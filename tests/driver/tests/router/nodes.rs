@@ -23,6 +23,7 @@ use dunnage_tests_driver::{Authority, BACKEND, DRIVER, Disk, Expected, Lab};
 use tempfile::TempDir;
 use tokio::runtime::{self, Runtime};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -35,7 +36,7 @@ pub(crate) struct Node {
     _disk: Option<Disk>,
     pub(crate) lab: Lab,
     pub(crate) pool: PoolId,
-    running: Option<(Runtime, CancellationToken)>,
+    running: Option<(Runtime, CancellationToken, JoinHandle<()>)>,
     address: String,
 }
 
@@ -76,10 +77,18 @@ impl Node {
 
     /// The driver's process is gone, without a word.
     pub(crate) fn kill(&mut self) {
-        if let Some((runtime, stop)) = self.running.take() {
+        if let Some((runtime, stop, _)) = self.running.take() {
             runtime.shutdown_background();
             stop.cancel();
         }
+    }
+
+    /// The driver is asked to stop, and has this long for it.
+    pub(crate) async fn stop(&mut self, within: Duration) {
+        let (runtime, stop, serving) = self.running.take().unwrap();
+        stop.cancel();
+        tokio::time::timeout(within, serving).await.expect("it goes on").unwrap();
+        runtime.shutdown_background();
     }
 }
 
@@ -143,14 +152,14 @@ impl Cluster {
         let runtime = runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let stop = CancellationToken::new();
         let serving = node::serve(config, stop.clone(), Metrics::default(), Checks::default());
-        runtime.spawn(async move { serving.await.unwrap() });
-        node.running = Some((runtime, stop));
+        let serving = runtime.spawn(async move { serving.await.unwrap() });
+        node.running = Some((runtime, stop, serving));
         let agents = self.nodes.iter().filter(|node| !node.address.is_empty());
         let agents = agents.map(|node| AgentAddress {
             node: node.lab.config.node_id.clone(),
             address: node.address.clone(),
         });
-        self.lists.send(AgentList { agents: agents.collect() }).unwrap();
+        self.lists.send(AgentList { agents: agents.collect(), given_up_pools: Vec::new() }).unwrap();
     }
 
     pub(crate) async fn until_connected(&self, count: usize) {
