@@ -9,12 +9,13 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{
     AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags, Stat, fchmod, flock, fstat,
-    fsync, mkdirat, openat2, renameat, renameat_with, statat, unlinkat,
+    fsync, major, minor, mkdirat, openat2, renameat, renameat_with, statat, unlinkat,
 };
 use rustix::io::Errno;
 
 use crate::error::{Error, Result, failed};
 
+mod copy;
 mod remove;
 
 /// Never out of the directory, never through a symlink, never through `/proc`.
@@ -200,6 +201,12 @@ impl Dir {
     pub fn identity(&self) -> Result<(u64, u64)> {
         let stat = self.stat()?;
         Ok((stat.st_dev, stat.st_ino))
+    }
+
+    /// Numbers of the device that the file system lies on, as a mount shows them.
+    pub fn device(&self) -> Result<(u32, u32)> {
+        let device = self.stat()?.st_dev;
+        Ok((major(device), minor(device)))
     }
 
     pub(crate) fn stat(&self) -> Result<Stat> {

@@ -1,9 +1,11 @@
 //! Everything that touches Linux: mounts, loop devices, file systems, confined paths, running programs.
 
 pub mod command;
+pub mod copy;
 pub mod dir;
 mod error;
 pub mod filesystem;
+pub mod freeze;
 pub mod loopdev;
 pub mod mount;
 pub mod mountinfo;
@@ -12,6 +14,7 @@ pub mod space;
 pub mod superblock;
 mod sys;
 pub mod usage;
+pub mod uuid;
 
 pub use error::{Error, Result};
 

@@ -1,5 +1,5 @@
-//! The loop ioctls, which rustix does not wrap: the only module of the workspace with `unsafe`.
-#![expect(unsafe_code, reason = "loop ioctls have no safe wrapper")]
+//! The ioctls that rustix does not wrap, of loop devices and of freezing: the only module of the workspace with `unsafe`.
+#![expect(unsafe_code, reason = "these ioctls have no safe wrapper")]
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, AsRawFd};
@@ -12,6 +12,8 @@ const LOOP_GET_STATUS64: Opcode = 0x4c05;
 const LOOP_SET_CAPACITY: Opcode = 0x4c07;
 const LOOP_CONFIGURE: Opcode = 0x4c0a;
 const LOOP_CTL_GET_FREE: Opcode = 0x4c82;
+const FIFREEZE: Opcode = 0xc004_5877;
+const FITHAW: Opcode = 0xc004_5878;
 
 pub(crate) const AUTOCLEAR: u32 = 4;
 pub(crate) const DIRECT_IO: u32 = 16;
@@ -128,4 +130,16 @@ pub(crate) fn loop_set_capacity(device: impl AsFd) -> io::Result<()> {
 pub(crate) fn loop_clear(device: impl AsFd) -> io::Result<()> {
     // SAFETY: takes no argument; the kernel defers the detach while the device is in use.
     unsafe { ioctl(device, NoArg::<LOOP_CLR_FD>::new()) }
+}
+
+/// Freezes the file system that `dir` lies on; `EBUSY` when it is frozen already.
+pub(crate) fn freeze(dir: impl AsFd) -> io::Result<()> {
+    // SAFETY: the kernel ignores the argument of this call and touches no memory of ours.
+    unsafe { ioctl(dir, NoArg::<FIFREEZE>::new()) }
+}
+
+/// Thaws it again; `EINVAL` when it is not frozen.
+pub(crate) fn thaw(dir: impl AsFd) -> io::Result<()> {
+    // SAFETY: the kernel ignores the argument of this call and touches no memory of ours.
+    unsafe { ioctl(dir, NoArg::<FITHAW>::new()) }
 }
