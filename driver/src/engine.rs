@@ -15,6 +15,7 @@ use crate::error::Result;
 use crate::id::VolumeId;
 use crate::record::{Content, Record};
 use crate::size::Sizes;
+use crate::snapshot::{Made, Taken};
 use crate::store::{Store, Volume};
 
 mod directory;
@@ -71,6 +72,25 @@ pub(crate) trait Engine: fmt::Debug + Send + Sync {
 
     /// How full the volume is.
     fn stats(&self, volume: &Volume, published: &Place) -> Result<Space>;
+
+    /// Bytes that a copy of the data in a volume's or snapshot's directory takes at most, unless it shares blocks.
+    fn data_bytes(&self, dir: &Dir) -> Result<u64>;
+
+    /// Copies a volume's data to a new directory, as they are at one moment if the engine can bring that about. While
+    /// this lasts the volume is neither staged, unstaged nor resized, if [`Engine::stages_data`].
+    fn copy_volume(&self, volume: &Volume, to: &Dir) -> Result<Taken>;
+
+    /// Copies a snapshot's data to a new directory.
+    fn copy_snapshot(&self, from: &Dir, to: &Dir) -> Result<Made>;
+
+    /// Makes of copied data those of a new volume, which is no smaller.
+    fn finish_copy(&self, dir: &Dir, record: &Record) -> Result<()>;
+
+    /// Whether staging and unstaging write to the data, so that both have to wait for a copy.
+    fn stages_data(&self) -> bool;
+
+    /// Undoes, when a pool is opened, what a killed process did to volumes in use.
+    fn recover(&self, store: &Arc<Store>);
 
     /// Work to do now and then.
     fn tick(&self, store: &Arc<Store>);

@@ -15,16 +15,25 @@ pub enum Error {
     OutOfRange(String),
     #[error("volume {id} exists and differs: {difference}")]
     Conflict { id: String, difference: String },
+    #[error("snapshot {id} exists and is of another volume, {source_volume}")]
+    SnapshotConflict { id: String, source_volume: String },
     #[error("no volume {id}")]
     NoSuchVolume { id: String },
+    #[error("no snapshot {id}")]
+    NoSuchSnapshot { id: String },
     #[error("no node {node}: {reason}")]
     NoSuchNode { node: String, reason: String },
-    #[error("an operation on volume {id} is still running")]
+    #[error("an operation on {id} is still running")]
     Busy { id: String },
     #[error("not enough space: {wanted} bytes wanted, {free} bytes free")]
     Full { wanted: u64, free: u64 },
     #[error("pool {pool} is not among the topologies that are asked for")]
     Unreachable { pool: String },
+    /// Data are copied within a pool only; the scheduler is to try the node that has them.
+    #[error(
+        "the data source lies on pool {pool}, and the volume is asked for on {asked}: a volume is made from a snapshot or volume on the same pool only"
+    )]
+    SourceElsewhere { pool: String, asked: String },
     /// The state of the world forbids it; the text says what has to change first.
     #[error("{0}")]
     Precondition(String),
@@ -41,7 +50,7 @@ pub enum Error {
     #[error(transparent)]
     Host(#[from] dunnage_host::Error),
     /// A record on the disk cannot be understood.
-    #[error("the record of volume {id} is damaged")]
+    #[error("the record of {id} is damaged")]
     Damaged { id: String, source: serde_json::Error },
     #[error("the operation ended in a panic")]
     Panicked,

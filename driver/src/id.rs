@@ -1,4 +1,4 @@
-//! Ids of pools and volumes: the only strings from outside that may become part of a path.
+//! Ids of pools, volumes and snapshots: the only strings from outside that may become part of a path.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,6 +7,10 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::error::Error;
+
+mod snapshot;
+
+pub use snapshot::SnapshotId;
 
 const POOL_DIGITS: usize = 16;
 const HASH_DIGITS: usize = 32;

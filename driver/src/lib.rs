@@ -11,6 +11,7 @@ mod pool;
 mod record;
 pub mod router;
 mod size;
+mod snapshot;
 mod status;
 pub mod steps;
 mod store;

@@ -13,7 +13,7 @@ use tracing::{Span, debug, error, warn};
 
 use crate::engine::{Engine, EngineKind};
 use crate::error::{Error, Result};
-use crate::id::{PoolId, VolumeId};
+use crate::id::{PoolId, SnapshotId, VolumeId};
 use crate::locks::{Guard, Locks};
 use crate::pool::{Changed, Pool, Settings};
 use crate::status::chain;
@@ -144,6 +144,27 @@ impl Driver {
     /// Takes a volume for one call.
     fn lock(&self, id: &VolumeId) -> Result<Guard> {
         self.0.locks.take(id.as_str())
+    }
+
+    /// Takes a volume's data: no copy of them is made meanwhile, and nothing that changes them while one is. Pods go
+    /// on using the volume, and can be given it.
+    fn lock_data(&self, id: &VolumeId) -> Result<Guard> {
+        self.0.locks.take(&format!("{id}/data")).map_err(|_| Error::Busy { id: id.to_string() })
+    }
+
+    /// The same where staging and unstaging change the data.
+    fn lock_staged_data(&self, id: &VolumeId) -> Result<Option<Guard>> {
+        self.engine().stages_data().then(|| self.lock_data(id)).transpose()
+    }
+
+    /// Takes a snapshot for one call.
+    fn lock_snapshot(&self, id: &SnapshotId) -> Result<Guard> {
+        self.0.locks.take(id.as_str())
+    }
+
+    /// Keeps a snapshot from being deleted; several volumes can be made from it at once.
+    fn share_snapshot(&self, id: &SnapshotId) -> Result<Guard> {
+        self.0.locks.share(id.as_str())
     }
 
     fn check_fence(&self) -> Result<()> {

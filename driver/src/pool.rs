@@ -247,7 +247,10 @@ impl Pool {
             )));
         }
         let changed = self.changed.clone();
-        Ok(Arc::new(Store::open(id, root, own, Arc::clone(&self.engine), changed, self.steps.clone())?))
+        let store = Store::open(id, root, own, Arc::clone(&self.engine), changed, self.steps.clone())?;
+        let store = Arc::new(store);
+        self.engine.recover(&store);
+        Ok(store)
     }
 
     fn lock(&self) -> MutexGuard<'_, Current> {
@@ -274,7 +277,7 @@ fn foreign(root: &Dir) -> Result<Vec<String>> {
         let name = entry.name.to_string_lossy().into_owned();
         let half_made = match name.as_str() {
             "lost+found" => entry.is_dir,
-            OWN | store::VOLUMES | store::TRASH if entry.is_dir => root
+            OWN | store::VOLUMES | store::SNAPSHOTS | store::TRASH if entry.is_dir => root
                 .dir(&name, Mounts::Refuse)?
                 .entries()?
                 .iter()

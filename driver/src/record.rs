@@ -6,6 +6,10 @@ use dunnage_host::filesystem::Kind;
 
 use crate::id::VolumeId;
 
+mod source;
+
+pub(crate) use source::Source;
+
 /// The name of the record in the volume's directory.
 pub(crate) const FILE: &str = "volume.json";
 
@@ -21,6 +25,9 @@ pub(crate) struct Record {
     /// The node that `ControllerPublishVolume` gave it to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub published_node: Option<String>,
+    /// What its data were copied from; none when it was made empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Source>,
 }
 
 /// How the data lie beside the record.
@@ -46,6 +53,8 @@ pub(crate) enum Format {
     /// Begun, perhaps cut short: it has never been mounted, so it holds nobody's data.
     Started,
     Done,
+    /// A copy of a finished one, which still has its original's UUID. It has never been mounted.
+    Copied,
 }
 
 mod kind {
@@ -80,6 +89,7 @@ mod tests {
                 capacity_bytes: 1 << 30,
                 content,
                 published_node: Some("n1".into()),
+                source: Some(Source::Volume(id())),
             };
             let text = serde_json::to_string(&record).unwrap();
             assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), record, "{text}");

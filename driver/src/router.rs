@@ -9,6 +9,7 @@ mod identity;
 mod index;
 mod keeper;
 mod metrics;
+mod snapshots;
 
 use std::io;
 use std::path::PathBuf;

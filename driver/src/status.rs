@@ -10,10 +10,14 @@ impl Error {
         match self {
             Self::Invalid(_) | Self::Missing { .. } => Code::InvalidArgument,
             Self::OutOfRange(_) => Code::OutOfRange,
-            Self::Conflict { .. } => Code::AlreadyExists,
-            Self::NoSuchVolume { .. } | Self::NoSuchNode { .. } => Code::NotFound,
+            Self::Conflict { .. } | Self::SnapshotConflict { .. } => Code::AlreadyExists,
+            Self::NoSuchVolume { .. } | Self::NoSuchSnapshot { .. } | Self::NoSuchNode { .. } => {
+                Code::NotFound
+            }
             Self::Busy { .. } | Self::Aborted(_) => Code::Aborted,
-            Self::Full { .. } | Self::Unreachable { .. } => Code::ResourceExhausted,
+            Self::Full { .. } | Self::Unreachable { .. } | Self::SourceElsewhere { .. } => {
+                Code::ResourceExhausted
+            }
             Self::Precondition(_) => Code::FailedPrecondition,
             Self::Unavailable(_) => Code::Unavailable,
             Self::PermissionDenied(_) => Code::PermissionDenied,
@@ -55,7 +59,7 @@ mod tests {
         let status = Status::from(Error::Damaged { id: "v".into(), source });
         assert_eq!(status.code(), Code::Internal);
         assert!(
-            status.message().starts_with("the record of volume v is damaged: expected value"),
+            status.message().starts_with("the record of v is damaged: expected value"),
             "{}",
             status.message()
         );

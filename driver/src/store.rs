@@ -1,4 +1,4 @@
-//! The volumes of an open pool: on the disk, and in an index that is rebuilt from it.
+//! The volumes and snapshots of an open pool: on the disk, and in an index that is rebuilt from it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -13,22 +13,30 @@ use crate::error::{Error, Result};
 use crate::id::{PoolId, VolumeId};
 use crate::pool::Changed;
 use crate::record::{self, Record};
+use crate::snapshot::Taken;
 use crate::status::chain;
 use crate::steps::Steps;
+use crate::store::snapshots::Snapshots;
 use crate::store::sweep::{HALF_MADE, sweep};
 use crate::store::trash::Trash;
 
+mod origin;
+mod snapshots;
 mod sweep;
 mod trash;
 
+pub(crate) use origin::Origin;
+pub(crate) use snapshots::SNAPSHOTS;
+
 /// The directory of all volumes, each in a directory named by its id.
 pub(crate) const VOLUMES: &str = "volumes";
-/// Where deleted volumes wait until they are gone.
+/// Where deleted volumes and snapshots wait until they are gone.
 pub(crate) const TRASH: &str = "trash";
 
 /// Makes the directories that a store lies in.
 pub(crate) fn make_dirs(root: &Dir) -> Result<()> {
     root.make_dir(VOLUMES, 0o700)?;
+    root.make_dir(SNAPSHOTS, 0o700)?;
     root.make_dir(TRASH, 0o700)?;
     Ok(())
 }
@@ -38,8 +46,10 @@ pub(crate) fn remove_dirs(root: &Dir) -> Result<()> {
     if root.has(TRASH)? {
         root.remove_tree(TRASH)?;
     }
-    if root.has(VOLUMES)? && root.dir(VOLUMES, Mounts::Refuse)?.entries()?.is_empty() {
-        root.remove_tree(VOLUMES)?;
+    for name in [VOLUMES, SNAPSHOTS] {
+        if root.has(name)? && root.dir(name, Mounts::Refuse)?.entries()?.is_empty() {
+            root.remove_tree(name)?;
+        }
     }
     Ok(())
 }
@@ -52,6 +62,7 @@ pub(crate) struct Store {
     /// Holds the lock that keeps other processes out.
     _own: Dir,
     volumes: Dir,
+    snapshots: Snapshots,
     trash: Trash,
     engine: Arc<dyn Engine>,
     index: Mutex<Index>,
@@ -62,8 +73,8 @@ pub(crate) struct Store {
 #[derive(Debug, Default)]
 struct Index {
     records: BTreeMap<VolumeId, Record>,
-    /// Bytes of volumes that are being made just now.
-    making: HashMap<VolumeId, u64>,
+    /// Bytes of volumes and snapshots that are being made just now, by their ids.
+    making: HashMap<String, u64>,
     /// The pool is being given up.
     closed: bool,
 }
@@ -88,7 +99,8 @@ impl Store {
     ) -> Result<Self> {
         let volumes = root.dir(VOLUMES, Mounts::Refuse)?;
         let trash = Trash::open(root.dir(TRASH, Mounts::Refuse)?, changed.clone())?;
-        let found = sweep(&volumes.entries()?);
+        let snapshots = Snapshots::open(&id, &root)?;
+        let found = sweep::<VolumeId>(&volumes.entries()?);
         for name in &found.remove {
             info!(pool = %id, name, "removing a half-made volume");
             volumes.remove_tree(name)?;
@@ -107,7 +119,7 @@ impl Store {
         }
         info!(pool = %id, volumes = records.len(), "pool opened");
         let index = Mutex::new(Index { records, ..Index::default() });
-        Ok(Self { id, root, _own: own, volumes, trash, engine, index, changed, steps })
+        Ok(Self { id, root, _own: own, volumes, snapshots, trash, engine, index, changed, steps })
     }
 
     pub(crate) fn record(&self, id: &VolumeId) -> Option<Record> {
@@ -147,11 +159,11 @@ impl Store {
     }
 
     /// Makes a volume: under a temporary name first, so that it is there whole or not at all.
-    pub(crate) fn create(&self, record: &Record) -> Result<()> {
-        self.reserve(record)?;
-        let made = self.make(record);
+    pub(crate) fn create(&self, record: &Record, origin: &Origin) -> Result<Option<Taken>> {
+        self.reserve(record.id.as_str(), origin.bytes(self.engine.as_ref(), record)?)?;
+        let made = self.make(record, origin);
         let mut index = self.index();
-        index.making.remove(&record.id);
+        index.making.remove(record.id.as_str());
         if made.is_ok() {
             index.records.insert(record.id.clone(), record.clone());
         }
@@ -161,24 +173,24 @@ impl Store {
     }
 
     /// Takes the space in the books before it is taken on the disk, so that two volumes never share it.
-    fn reserve(&self, record: &Record) -> Result<()> {
+    fn reserve(&self, id: &str, bytes: u64) -> Result<()> {
         let space = self.space()?;
         let mut index = self.index();
         if index.closed {
             return Err(Error::Unavailable(format!("pool {} is being removed", self.id)));
         }
         let free = self.available_of(space, &index);
-        if record.capacity_bytes > free {
-            return Err(Error::Full { wanted: record.capacity_bytes, free });
+        if bytes > free {
+            return Err(Error::Full { wanted: bytes, free });
         }
-        index.making.insert(record.id.clone(), record.capacity_bytes);
+        index.making.insert(id.to_owned(), bytes);
         Ok(())
     }
 
-    fn make(&self, record: &Record) -> Result<()> {
+    fn make(&self, record: &Record, origin: &Origin) -> Result<Option<Taken>> {
         let name = format!("{HALF_MADE}{}", record.id);
         self.volumes.remove_tree(&name)?;
-        let made = self.fill(&name, record);
+        let made = self.fill(&name, record, origin);
         if made.is_err()
             && let Err(error) = self.volumes.remove_tree(&name)
         {
@@ -187,25 +199,26 @@ impl Store {
         made
     }
 
-    fn fill(&self, name: &str, record: &Record) -> Result<()> {
+    fn fill(&self, name: &str, record: &Record, origin: &Origin) -> Result<Option<Taken>> {
         let dir = self.volumes.make_dir(name, 0o700)?;
         self.steps.reach("volume directory made");
-        self.engine.make(&dir, record).map_err(|error| self.explain(error, record))?;
+        let taken = origin
+            .fill(self.engine.as_ref(), &dir, record)
+            .map_err(|error| self.explain(error, record.capacity_bytes))?;
         self.steps.reach("volume data made");
         dir.write(record::FILE, &encode(record)?)?;
         self.steps.reach("volume record written");
         self.volumes.rename(name, &self.volumes, record.id.as_str())?;
         self.steps.reach("volume renamed");
-        Ok(())
+        Ok(taken)
     }
 
     /// A disk that turned out to be full is told as such, with the numbers.
-    fn explain(&self, error: Error, record: &Record) -> Error {
+    fn explain(&self, error: Error, wanted: u64) -> Error {
         match error {
-            Error::Host(host) if host.is_full() => Error::Full {
-                wanted: record.capacity_bytes,
-                free: self.space().map_or(0, |space| space.available),
-            },
+            Error::Host(host) if host.is_full() => {
+                Error::Full { wanted, free: self.space().map_or(0, |space| space.available) }
+            }
             error => error,
         }
     }
@@ -226,7 +239,7 @@ impl Store {
             return Err(Error::Precondition(format!("volume {id} is still in use on this node")));
         }
         self.steps.reach("volume released");
-        self.trash.take(&self.volumes, id)?;
+        self.trash.take(&self.volumes, id.as_str())?;
         self.steps.reach("volume in the trash");
         self.index().records.remove(id);
         self.changed.notify();
@@ -239,6 +252,9 @@ impl Store {
         let volumes = index.records.len() + index.making.len();
         if volumes > 0 {
             return Err(Error::Precondition(format!("pool {} still has {volumes} volumes", self.id)));
+        }
+        if let Some(name) = self.snapshots.any()? {
+            return Err(Error::Precondition(format!("pool {} still has snapshots, such as {name}", self.id)));
         }
         if let Some(entry) = self.volumes.entries()?.first() {
             return Err(Error::Precondition(format!(

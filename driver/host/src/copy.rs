@@ -6,15 +6,16 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::time::Instant;
 
-use rustix::fs::{SeekFrom, copy_file_range, ioctl_ficlone, seek};
+use rustix::fs::{SeekFrom, ioctl_ficlone, seek};
 use rustix::io::Errno;
 
 use crate::dir::Dir;
 use crate::error::{Error, Result, failed};
 
 /// So much is copied between two looks at the clock.
-const PIECE: u64 = 8 << 20;
-const BUFFER: usize = 1 << 20;
+const PIECE: usize = 1 << 20;
+/// Zeros are left out in pieces of this size.
+const BLOCK: usize = 64 << 10;
 
 /// How data were copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -103,6 +104,7 @@ fn each_extent(
 }
 
 fn range(from: &File, to: &File, path: &Path, start: u64, end: u64, until: Option<Instant>) -> Result<()> {
+    let mut buffer = vec![0; usize::try_from(end - start).map_or(PIECE, |length| length.min(PIECE))];
     let mut at = start;
     while at < end {
         if until.is_some_and(|until| Instant::now() >= until) {
@@ -110,29 +112,21 @@ fn range(from: &File, to: &File, path: &Path, start: u64, end: u64, until: Optio
                 ErrorKind::TimedOut,
             )));
         }
-        let length = usize::try_from((end - at).min(PIECE)).unwrap_or(BUFFER);
-        let (mut read, mut write) = (at, at);
-        let copied = match copy_file_range(from, Some(&mut read), to, Some(&mut write), length) {
-            Ok(copied) => copied,
-            Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS | Errno::XDEV) => {
-                through_memory(from, to, path, at, length.min(BUFFER))?
-            }
-            Err(error) => return Err(failed("copy", path)(error)),
-        };
+        let most = usize::try_from(end - at).map_or(buffer.len(), |left| left.min(buffer.len()));
+        let read = from.read_at(&mut buffer[..most], at).map_err(failed("read", path))?;
         // It has been cut shorter meanwhile.
-        if copied == 0 {
+        if read == 0 {
             break;
         }
-        at += copied as u64;
+        for block in buffer[..read].chunks(BLOCK) {
+            // Space that is taken but was never written shows as data once it has been read, and a new file is all zeros.
+            if block.iter().any(|byte| *byte != 0) {
+                to.write_all_at(block, at).map_err(failed("write a copy of", path))?;
+            }
+            at += block.len() as u64;
+        }
     }
     Ok(())
-}
-
-fn through_memory(from: &File, to: &File, path: &Path, at: u64, length: usize) -> Result<usize> {
-    let mut buffer = vec![0; length];
-    let read = from.read_at(&mut buffer, at).map_err(failed("read", path))?;
-    to.write_all_at(&buffer[..read], at).map_err(failed("write a copy of", path))?;
-    Ok(read)
 }
 
 impl Error {

@@ -15,6 +15,10 @@ const LOOP_CTL_GET_FREE: Opcode = 0x4c82;
 const FIFREEZE: Opcode = 0xc004_5877;
 const FITHAW: Opcode = 0xc004_5878;
 
+/// The sectors of every device. Left to the kernel, they grow once an image on xfs shares blocks, and the file system in
+/// it, made for small ones, cannot be mounted any more. Where the disk has larger ones, direct I/O is not to be had.
+const SECTOR: u32 = 512;
+
 pub(crate) const AUTOCLEAR: u32 = 4;
 pub(crate) const DIRECT_IO: u32 = 16;
 
@@ -108,7 +112,7 @@ pub(crate) fn loop_configure(
     name: &[u8],
 ) -> io::Result<()> {
     let fd = u32::try_from(backing.as_fd().as_raw_fd()).map_err(|_| io::Errno::BADF)?;
-    let config = LoopConfig { fd, block_size: 0, info: LoopInfo::new(flags, name), reserved: [0; 8] };
+    let config = LoopConfig { fd, block_size: SECTOR, info: LoopInfo::new(flags, name), reserved: [0; 8] };
     // SAFETY: the kernel reads exactly a `struct loop_config`, whose layout is asserted above, during the call;
     // `backing` is borrowed for as long, and the kernel takes its own reference.
     unsafe { ioctl(device, Setter::<LOOP_CONFIGURE, LoopConfig>::new(config)) }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::id::VolumeId;
 use crate::record::{Content, Record};
 use crate::size::Sizes;
+use crate::snapshot::{Made, State, Taken};
 use crate::status::chain;
 use crate::store::{Store, VOLUMES, Volume};
 
@@ -32,6 +34,8 @@ const SHARE: u32 = 20;
 #[derive(Debug, Default)]
 pub(crate) struct Directory {
     seen: Mutex<HashMap<VolumeId, Seen>>,
+    /// Counts the publishes, so that a copy knows whether there was one meanwhile.
+    published: AtomicU64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -118,6 +122,7 @@ impl Engine for Directory {
     }
 
     fn source(&self, volume: &Volume, _: &Place) -> Result<OwnedFd> {
+        self.published.fetch_add(1, Ordering::SeqCst);
         Ok(data(volume)?.into())
     }
 
@@ -146,6 +151,34 @@ impl Engine for Directory {
             inodes_free: disk.inodes_free,
         })
     }
+
+    fn data_bytes(&self, dir: &Dir) -> Result<u64> {
+        Ok(measure(&dir.dir(DATA, Mounts::Refuse)?)?.bytes)
+    }
+
+    fn copy_volume(&self, volume: &Volume, to: &Dir) -> Result<Taken> {
+        let published = || self.published.load(Ordering::SeqCst);
+        let before = published();
+        let used = !self.mounts(volume)?.is_empty();
+        let made = data(volume)?.copy_tree(to, DATA)?.into();
+        let source = if used || published() != before { State::InUse } else { State::AtRest };
+        Ok(Taken { made, source })
+    }
+
+    fn copy_snapshot(&self, from: &Dir, to: &Dir) -> Result<Made> {
+        Ok(from.dir(DATA, Mounts::Refuse)?.copy_tree(to, DATA)?.into())
+    }
+
+    fn finish_copy(&self, _: &Dir, record: &Record) -> Result<()> {
+        self.seen().remove(&record.id);
+        Ok(())
+    }
+
+    fn stages_data(&self) -> bool {
+        false
+    }
+
+    fn recover(&self, _: &Arc<Store>) {}
 
     fn tick(&self, store: &Arc<Store>) {
         // The records first: whoever asks for what is promised holds them, and then takes this lock.
@@ -187,6 +220,7 @@ mod tests {
                     capacity_bytes,
                     content,
                     published_node: None,
+                    source: None,
                 };
                 (id, record)
             })

@@ -21,9 +21,11 @@ use crate::error::{Error, Result};
 use crate::id::VolumeId;
 use crate::record::{Content, Format, Record};
 use crate::size::Sizes;
+use crate::snapshot::{Made, Taken};
 use crate::status::chain;
 use crate::store::{Store, Volume};
 
+mod copy;
 mod plan;
 mod stage;
 
@@ -85,17 +87,7 @@ impl Engine for LoopFile {
     }
 
     fn make(&self, dir: &Dir, record: &Record) -> Result<()> {
-        let path = dir.path().join(IMAGE);
-        let file = dir.create(IMAGE)?;
-        space::allocate(&file, record.capacity_bytes, &path).map_err(|error| match error.kind() {
-            Some(ErrorKind::Unsupported) => Error::Precondition(
-                "the pool's file system cannot reserve space for an image (fallocate): put the pool on ext4, xfs or \
-                 btrfs"
-                    .to_owned(),
-            ),
-            _ => Error::Host(error),
-        })?;
-        Ok(space::sync(&file, &path)?)
+        take_space(&dir.create(IMAGE)?, dir, record)
     }
 
     fn stage(&self, volume: &mut Volume, staging: &Place, capability: &Capability) -> Result<()> {
@@ -135,6 +127,38 @@ impl Engine for LoopFile {
         Ok(space::of(published.open()?, published.path())?)
     }
 
+    fn data_bytes(&self, dir: &Dir) -> Result<u64> {
+        Ok(dunnage_host::copy::data_bytes(&dir.file(IMAGE)?, dir.path())?)
+    }
+
+    fn copy_volume(&self, volume: &Volume, to: &Dir) -> Result<Taken> {
+        copy::volume(volume, to, &self.mounts(volume)?)
+    }
+
+    fn copy_snapshot(&self, from: &Dir, to: &Dir) -> Result<Made> {
+        copy::snapshot(from, to)
+    }
+
+    fn finish_copy(&self, dir: &Dir, record: &Record) -> Result<()> {
+        take_space(&dir.file(IMAGE)?, dir, record)
+    }
+
+    fn stages_data(&self) -> bool {
+        true
+    }
+
+    fn recover(&self, store: &Arc<Store>) {
+        for record in store.records() {
+            let thawed = store.volume(&record.id).and_then(|volume| {
+                let mounts = if copy::was_frozen(&volume)? { self.mounts(&volume)? } else { Vec::new() };
+                copy::thaw(&volume, &mounts)
+            });
+            if let Err(error) = thawed {
+                warn!(volume = %record.id, error = chain(&error), "cannot thaw the volume: thaw it with fsfreeze -u");
+            }
+        }
+    }
+
     fn tick(&self, store: &Arc<Store>) {
         for record in store.records() {
             // A volume that went meanwhile is nobody's trouble.
@@ -143,6 +167,19 @@ impl Engine for LoopFile {
             }
         }
     }
+}
+
+/// Gives an image its size, with all of the space taken now.
+fn take_space(image: &File, dir: &Dir, record: &Record) -> Result<()> {
+    let path = dir.path().join(IMAGE);
+    space::allocate(image, record.capacity_bytes, &path).map_err(|error| match error.kind() {
+        Some(ErrorKind::Unsupported) => Error::Precondition(
+            "the pool's file system cannot reserve space for an image (fallocate): put the pool on ext4, xfs or btrfs"
+                .to_owned(),
+        ),
+        _ => Error::Host(error),
+    })?;
+    Ok(space::sync(image, &path)?)
 }
 
 /// Takes back what an image has lost: the kernel punches a hole where a file system in it asks for zeros. Without room

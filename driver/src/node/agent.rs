@@ -6,7 +6,7 @@ use std::time::Duration;
 use dunnage_csi::agent::agent_server::Agent;
 use dunnage_csi::agent::{
     DescribeRequest, DescribeResponse, FenceRequest, FenceResponse, InitPoolRequest, InitPoolResponse, Pool,
-    RemovePoolRequest, RemovePoolResponse, Volume,
+    RemovePoolRequest, RemovePoolResponse, Snapshot, Volume,
 };
 use dunnage_csi::tls::{OPERATOR, require_peer};
 use futures::Stream;
@@ -19,6 +19,7 @@ use tracing::{info, instrument, warn};
 
 use super::{Driver, blocking};
 use crate::record::Record;
+use crate::snapshot;
 use crate::status::chain;
 
 /// At most ten messages a second.
@@ -58,7 +59,7 @@ impl Driver {
             pool.id = marker.pool_id.to_string();
             pool.backend_uid = marker.backend_uid;
         }
-        let mut volumes = Vec::new();
+        let (mut volumes, mut snapshots) = (Vec::new(), Vec::new());
         let mut filesystem = String::new();
         if let Some(store) = store {
             match store.space().and_then(|space| Ok((space, store.available()?, store.filesystem()?))) {
@@ -69,6 +70,7 @@ impl Driver {
                 Err(error) => warn!(error = chain(&error), "cannot tell the pool's space"),
             }
             volumes = store.records().into_iter().map(volume).collect();
+            snapshots = store.snapshots().into_iter().map(snapshot).collect();
         }
         DescribeResponse {
             node: config.node_id.clone(),
@@ -78,6 +80,7 @@ impl Driver {
             volumes,
             kernel: dunnage_host::kernel_release(),
             filesystem,
+            snapshots,
         }
     }
 
@@ -113,6 +116,16 @@ fn volume(record: Record) -> Volume {
         name: record.name,
         capacity_bytes: record.capacity_bytes,
         published_node: record.published_node.unwrap_or_default(),
+    }
+}
+
+fn snapshot(record: snapshot::Snapshot) -> Snapshot {
+    Snapshot {
+        creation_time: Some(record.created()),
+        id: record.id.to_string(),
+        name: record.name,
+        source_volume_id: record.source_volume_id.to_string(),
+        size_bytes: record.size_bytes,
     }
 }
 

@@ -24,8 +24,11 @@ use crate::error::{Error, Result};
 use crate::id::VolumeId;
 use crate::record::Record;
 use crate::size::choose;
+use crate::store::Origin;
 
 mod page;
+mod snapshots;
+mod source;
 mod wanted;
 
 use wanted::Wanted;
@@ -57,12 +60,21 @@ impl Driver {
             return Ok(CreateVolumeResponse { volume: Some(self.describe(&record)) });
         }
         self.check_fence()?;
-        let capacity_bytes = choose(wanted.range, self.engine().sizes(wanted.content))?;
-        let record =
-            Record { id, name: wanted.name, capacity_bytes, content: wanted.content, published_node: None };
-        store.create(&record)?;
+        let found = wanted.source.as_ref().map(|source| self.find(source, &store)).transpose()?;
+        let range =
+            found.as_ref().map_or(Ok(wanted.range), |found| source::at_least(found.bytes, wanted.range))?;
+        let capacity_bytes = choose(range, self.engine().sizes(wanted.content))?;
+        let content = found.as_ref().map_or(wanted.content, |found| found.content);
+        let (name, source) = (wanted.name.clone(), wanted.source.clone());
+        let record = Record { id, name, capacity_bytes, content, published_node: None, source };
+        if let Some(source) = &record.source {
+            wanted
+                .check_content(&record)
+                .map_err(|error| Error::Invalid(format!("a volume cannot be made from {source}: {error}")))?;
+        }
+        let taken = store.create(&record, found.as_ref().map_or(&Origin::Nothing, |found| &found.origin))?;
         let claim = wanted::claim(&request.parameters);
-        info!(volume = %record.id, name = record.name, claim, capacity_bytes, "volume made");
+        info!(volume = %record.id, name = record.name, claim, capacity_bytes, source = ?record.source, ?taken, "volume made");
         Ok(CreateVolumeResponse { volume: Some(self.describe(&record)) })
     }
 
@@ -79,6 +91,7 @@ impl Driver {
             )));
         }
         let _guard = self.lock(&id)?;
+        let _data = self.lock_data(&id)?;
         if let Some(node) = store.record(&id).and_then(|record| record.published_node) {
             return Err(Error::Precondition(format!("volume {id} is still attached to node {node}")));
         }
@@ -165,10 +178,10 @@ impl Driver {
 
     fn list(&self, request: &ListVolumesRequest) -> Result<ListVolumesResponse> {
         let records = self.store()?.records();
-        let page = page::page(&records, request.max_entries, &request.starting_token)?;
+        let page = page::page(&records, |record| &record.id, request.max_entries, &request.starting_token)?;
         Ok(ListVolumesResponse {
             entries: page
-                .records
+                .entries
                 .iter()
                 .map(|record| Entry { volume: Some(self.describe(record)), ..Entry::default() })
                 .collect(),
@@ -198,6 +211,7 @@ impl Driver {
             volume_id: record.id.to_string(),
             capacity_bytes: i64::try_from(record.capacity_bytes).unwrap_or(i64::MAX),
             accessible_topology: vec![self.topology(&record.id.pool())],
+            content_source: source::told(record),
             ..Volume::default()
         }
     }
@@ -273,16 +287,27 @@ impl Controller for ControllerService {
         Ok(Response::new(ControllerGetCapabilitiesResponse { capabilities }))
     }
 
-    async fn create_snapshot(&self, _: Request<CreateSnapshotRequest>) -> Answer<CreateSnapshotResponse> {
-        Err(Error::Unsupported("CreateSnapshot").into())
+    #[instrument(skip_all, fields(name = request.get_ref().name, volume = request.get_ref().source_volume_id))]
+    async fn create_snapshot(
+        &self,
+        request: Request<CreateSnapshotRequest>,
+    ) -> Answer<CreateSnapshotResponse> {
+        let (driver, request) = (self.driver.clone(), request.into_inner());
+        blocking(move || driver.create_snapshot(&request)).await
     }
 
-    async fn delete_snapshot(&self, _: Request<DeleteSnapshotRequest>) -> Answer<DeleteSnapshotResponse> {
-        Err(Error::Unsupported("DeleteSnapshot").into())
+    #[instrument(skip_all, fields(snapshot = request.get_ref().snapshot_id))]
+    async fn delete_snapshot(
+        &self,
+        request: Request<DeleteSnapshotRequest>,
+    ) -> Answer<DeleteSnapshotResponse> {
+        let (driver, request) = (self.driver.clone(), request.into_inner());
+        blocking(move || driver.delete_snapshot(&request.snapshot_id)).await
     }
 
-    async fn list_snapshots(&self, _: Request<ListSnapshotsRequest>) -> Answer<ListSnapshotsResponse> {
-        Err(Error::Unsupported("ListSnapshots").into())
+    async fn list_snapshots(&self, request: Request<ListSnapshotsRequest>) -> Answer<ListSnapshotsResponse> {
+        let (driver, request) = (self.driver.clone(), request.into_inner());
+        blocking(move || driver.list_snapshots(&request)).await
     }
 
     async fn get_snapshot(&self, _: Request<GetSnapshotRequest>) -> Answer<GetSnapshotResponse> {

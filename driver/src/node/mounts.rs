@@ -52,6 +52,7 @@ impl Driver {
         let id = id?;
         let store = self.store()?;
         let _guard = self.lock(&id)?;
+        let _data = self.lock_staged_data(&id)?;
         let mut volume = store.volume(&id)?;
         self.check_attached(&volume.record)?;
         self.check_file_system(&volume.record, &capability)?;
@@ -67,6 +68,7 @@ impl Driver {
         let staging = self.place("staging_target_path", &request.staging_target_path)?;
         let id = id?;
         let _guard = self.lock(&id)?;
+        let _data = self.lock_staged_data(&id)?;
         if let Some(staging) = staging {
             staging.unmount()?;
             self.config().steps.reach("staging unmounted");

@@ -6,6 +6,7 @@ use tonic::Status;
 use super::index::{Holder, Index};
 use crate::error::{Error, Result};
 use crate::id::{PoolId, VolumeId};
+use crate::record::Source;
 
 /// What to do for a `CreateVolume`.
 #[derive(Debug, PartialEq, Eq)]
@@ -44,8 +45,13 @@ pub(crate) fn pool(topology: &Topology, key: &str) -> Result<PoolId> {
     Err(Error::Invalid(format!("a topology of [{keys}] is asked for, and this driver knows only {key}")))
 }
 
-/// Decides where the volume of this name is to be.
-pub(crate) fn choose(index: &Index, name: &str, allowed: Option<&[PoolId]>) -> Result<Plan> {
+/// Decides where the volume of this name is to be. With a source, that is the source's pool or nowhere.
+pub(crate) fn choose(
+    index: &Index,
+    name: &str,
+    allowed: Option<&[PoolId]>,
+    source: Option<&Source>,
+) -> Result<Plan> {
     if !index.settled() {
         // Not final: the provisioner asks again, and by then the volume is found wherever it is.
         return Err(Error::Unavailable("the agents of the nodes are not all known yet".to_owned()));
@@ -67,6 +73,10 @@ pub(crate) fn choose(index: &Index, name: &str, allowed: Option<&[PoolId]>) -> R
         existing.retain(|id| id.pool() != home);
         return Ok(Plan { remove: existing, pools: vec![home] });
     }
+    let order = match source {
+        Some(source) => vec![home_of(index, source, &order)?],
+        None => order,
+    };
     let (mut pools, mut reasons) = (Vec::new(), Vec::new());
     for pool in order {
         match unusable(index, &pool) {
@@ -78,6 +88,30 @@ pub(crate) fn choose(index: &Index, name: &str, allowed: Option<&[PoolId]>) -> R
         return Err(no_pool(reasons));
     }
     Ok(Plan { remove: existing, pools })
+}
+
+/// The source's pool, if a volume may be there: data are not copied from one pool to another.
+fn home_of(index: &Index, source: &Source, order: &[PoolId]) -> Result<PoolId> {
+    let pool = source.pool();
+    match index.holder(&pool) {
+        Holder::GivenUp => Err(match source {
+            Source::Snapshot(id) => Error::NoSuchSnapshot { id: id.to_string() },
+            Source::Volume(id) => Error::NoSuchVolume { id: id.to_string() },
+        }),
+        // Not known where it is, be it allowed there or not: it may be a pool that is yet to be seen.
+        Holder::Unknown => index.route(&pool).map(|_| pool.clone()),
+        _ if order.contains(&pool) => Ok(pool),
+        Holder::Live { node, .. } | Holder::Away { node } => {
+            Err(elsewhere(format!("{pool} (node {node})"), order))
+        }
+        Holder::Contested { .. } => Err(elsewhere(pool.to_string(), order)),
+    }
+}
+
+/// `ResourceExhausted` hands the claim back to the scheduler, which then tries another node.
+fn elsewhere(pool: String, order: &[PoolId]) -> Error {
+    let asked = order.iter().map(PoolId::as_str).collect::<Vec<_>>().join(", ");
+    Error::SourceElsewhere { pool, asked: format!("pools {asked}") }
 }
 
 /// Why a pool cannot take a new volume.

@@ -26,6 +26,7 @@ use crate::advertised;
 use crate::error::{Error, Result};
 use crate::id::{PoolId, VolumeId};
 use crate::locks::Locks;
+use crate::record::Source;
 
 type Answer<T> = std::result::Result<Response<T>, Status>;
 
@@ -45,7 +46,7 @@ fn volume_id(text: &str) -> Result<VolumeId> {
     text.parse()
 }
 
-fn need(present: bool, field: &'static str) -> Result<()> {
+pub(super) fn need(present: bool, field: &'static str) -> Result<()> {
     if present { Ok(()) } else { Err(Error::Missing { field }) }
 }
 
@@ -59,7 +60,11 @@ impl RouterController {
         need(!request.volume_capabilities.is_empty(), "volume_capabilities")?;
         let allowed = choose::allowed(request.accessibility_requirements.as_ref(), &self.topology_key)?;
         let _guard = self.creating.take(&request.name)?;
-        let plan = self.forward.agents.ask(|index| choose(index, &request.name, allowed.as_deref()))?;
+        let source = Source::parse(request.volume_content_source.as_ref())?;
+        let plan = self
+            .forward
+            .agents
+            .ask(|index| choose(index, &request.name, allowed.as_deref(), source.as_ref()))?;
         for id in plan.remove {
             info!(volume = %id, name = %request.name, "removing a volume from a pool where it may no longer be");
             let stale = DeleteVolumeRequest { volume_id: id.to_string(), secrets: request.secrets.clone() };
@@ -104,9 +109,9 @@ impl RouterController {
         self.forward.agents.tell(|index| index.created(&id, volume));
     }
 
-    /// Whether a volume is on a pool that nobody waits for any more, so that there is nothing to do for it.
-    fn is_given_up(&self, id: &VolumeId) -> bool {
-        self.forward.agents.ask(|index| index.settled() && index.holder(&id.pool()) == Holder::GivenUp)
+    /// Whether nobody waits for a pool any more, so that there is nothing to do for what was on it.
+    pub(super) fn is_given_up(&self, pool: &PoolId) -> bool {
+        self.forward.agents.ask(|index| index.settled() && index.holder(pool) == Holder::GivenUp)
     }
 
     async fn delete(
@@ -115,7 +120,7 @@ impl RouterController {
         id: &VolumeId,
         request: DeleteVolumeRequest,
     ) -> Result<DeleteVolumeResponse> {
-        if self.is_given_up(id) {
+        if self.is_given_up(&id.pool()) {
             warn!(volume = %id, pool = %id.pool(), "deleted a volume whose pool is given up: nothing was removed");
             self.forward.agents.tell(|index| index.deleted(id));
             return Ok(DeleteVolumeResponse {});
@@ -210,7 +215,7 @@ impl RouterController {
         };
         self.forward.agents.ready()?;
         let page = self.forward.agents.ask(|index| index.page(after.as_ref(), limit))?;
-        let entries = page.volumes.into_iter().map(|(pool, volume)| list_volumes_response::Entry {
+        let entries = page.entries.into_iter().map(|(pool, volume)| list_volumes_response::Entry {
             volume: Some(Volume {
                 volume_id: volume.id,
                 capacity_bytes: volume.capacity_bytes.try_into().unwrap_or(i64::MAX),
@@ -303,7 +308,7 @@ impl Controller for RouterController {
             Err(Error::NoSuchVolume { .. }) => {
                 return Ok(Response::new(ControllerUnpublishVolumeResponse {}));
             }
-            Ok(id) if self.is_given_up(&id) => {
+            Ok(id) if self.is_given_up(&id.pool()) => {
                 return Ok(Response::new(ControllerUnpublishVolumeResponse {}));
             }
             _ => {}
@@ -362,16 +367,26 @@ impl Controller for RouterController {
         }))
     }
 
-    async fn create_snapshot(&self, _: Request<CreateSnapshotRequest>) -> Answer<CreateSnapshotResponse> {
-        unsupported("CreateSnapshot")
+    #[instrument(skip_all, fields(name = %request.get_ref().name, volume = %request.get_ref().source_volume_id), err(Debug))]
+    async fn create_snapshot(
+        &self,
+        request: Request<CreateSnapshotRequest>,
+    ) -> Answer<CreateSnapshotResponse> {
+        let (metadata, _, request) = request.into_parts();
+        Ok(Response::new(self.make_snapshot(&Deadline::of(&metadata), request).await?))
     }
 
-    async fn delete_snapshot(&self, _: Request<DeleteSnapshotRequest>) -> Answer<DeleteSnapshotResponse> {
-        unsupported("DeleteSnapshot")
+    #[instrument(skip_all, fields(snapshot = %request.get_ref().snapshot_id), err(Debug))]
+    async fn delete_snapshot(
+        &self,
+        request: Request<DeleteSnapshotRequest>,
+    ) -> Answer<DeleteSnapshotResponse> {
+        let (metadata, _, request) = request.into_parts();
+        Ok(Response::new(self.remove_snapshot(&Deadline::of(&metadata), request).await?))
     }
 
-    async fn list_snapshots(&self, _: Request<ListSnapshotsRequest>) -> Answer<ListSnapshotsResponse> {
-        unsupported("ListSnapshots")
+    async fn list_snapshots(&self, request: Request<ListSnapshotsRequest>) -> Answer<ListSnapshotsResponse> {
+        Ok(Response::new(self.list_of_snapshots(request.get_ref())?))
     }
 
     async fn get_snapshot(&self, _: Request<GetSnapshotRequest>) -> Answer<GetSnapshotResponse> {

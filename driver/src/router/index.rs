@@ -1,14 +1,18 @@
 //! What the router knows of agents, pools and volumes. Pure: events change it, calls ask it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ops::Bound;
+use std::collections::{BTreeMap, BTreeSet};
 
 use dunnage_csi::agent::pool::State;
-use dunnage_csi::agent::{DescribeResponse, Volume};
+use dunnage_csi::agent::{DescribeResponse, Snapshot, Volume};
 
 use super::keeper::{Keeper, judge};
 use crate::error::{Error, Result};
-use crate::id::{PoolId, VolumeId};
+use crate::id::{PoolId, SnapshotId, VolumeId};
+
+mod kept;
+pub(crate) mod snapshots;
+
+use kept::{Kept, Page};
 
 /// The whole picture. Nothing in it must survive the process: it is built again from what the agents say.
 #[derive(Debug, Default)]
@@ -49,9 +53,8 @@ struct Pool {
     /// The node that it was last seen on.
     node: String,
     available: u64,
-    volumes: BTreeMap<VolumeId, Volume>,
-    /// What this router's own calls changed and the agent has not told yet.
-    notes: HashMap<VolumeId, Option<Volume>>,
+    volumes: Kept<VolumeId, Volume>,
+    snapshots: Kept<SnapshotId, Snapshot>,
     /// The agent that has it; none while several contend for it.
     keeper: Option<Keeper>,
 }
@@ -84,13 +87,6 @@ pub(crate) struct Fence {
     pub(crate) reason: String,
 }
 
-/// One page of the list of all volumes.
-#[derive(Debug, PartialEq)]
-pub(crate) struct Page {
-    pub(crate) volumes: Vec<(PoolId, Volume)>,
-    pub(crate) next: Option<VolumeId>,
-}
-
 impl Index {
     /// Takes a new list of the nodes that have an agent, and of the pools that are given up.
     pub(crate) fn announce(&mut self, nodes: &BTreeSet<String>, given_up: BTreeSet<PoolId>) {
@@ -120,7 +116,7 @@ impl Index {
         if let Some(known) =
             known.filter(|pool| pool.keeper.as_ref().is_none_or(|keeper| keeper.node == node))
         {
-            known.update(node, about.available_bytes, said.volumes);
+            known.update(node, about.available_bytes, said.volumes, said.snapshots);
         }
         pool.map(|id| self.fences(&id)).unwrap_or_default()
     }
@@ -143,16 +139,14 @@ impl Index {
     /// Notes a volume that a call through this router has made.
     pub(crate) fn created(&mut self, id: &VolumeId, volume: Volume) {
         if let Some(pool) = self.pools.get_mut(&id.pool()) {
-            pool.notes.insert(id.clone(), Some(volume.clone()));
-            pool.volumes.insert(id.clone(), volume);
+            pool.volumes.created(id, volume);
         }
     }
 
     /// Notes a volume that a call through this router has removed.
     pub(crate) fn deleted(&mut self, id: &VolumeId) {
         if let Some(pool) = self.pools.get_mut(&id.pool()) {
-            pool.notes.insert(id.clone(), None);
-            pool.volumes.remove(id);
+            pool.volumes.deleted(id);
         }
     }
 
@@ -209,39 +203,43 @@ impl Index {
     }
 
     pub(crate) fn has(&self, id: &VolumeId) -> bool {
-        self.pools.get(&id.pool()).is_some_and(|pool| pool.volumes.contains_key(id))
+        self.pools.get(&id.pool()).is_some_and(|pool| pool.volumes.has(id))
     }
 
     /// The volumes after an id, in the order of their ids; `limit` 0 means all.
-    pub(crate) fn page(&self, after: Option<&VolumeId>, limit: usize) -> Result<Page> {
+    pub(crate) fn page(
+        &self,
+        after: Option<&VolumeId>,
+        limit: usize,
+    ) -> Result<Page<(PoolId, Volume), VolumeId>> {
+        self.check_complete()?;
+        // A volume's id begins with its pool's, so that the pools in their order give the volumes in theirs.
+        let rest = self.kept_pools().flat_map(|(pool, kept)| {
+            let later = kept.volumes.after(after);
+            later.map(move |(id, volume)| (id.clone(), (pool.clone(), volume.clone())))
+        });
+        Ok(kept::page(rest, limit))
+    }
+
+    /// The pools whose things are listed, in the order of their ids.
+    fn kept_pools(&self) -> impl Iterator<Item = (&PoolId, &Pool)> {
+        self.pools.iter().filter(|(id, _)| !matches!(self.holder(id), Holder::GivenUp))
+    }
+
+    /// Whether a list of all pools would lack what an agent has not told yet.
+    fn check_complete(&self) -> Result<()> {
         let heard_of = |(node, agent): (&String, &Agent)| {
             agent.said.is_some() || self.pools.values().any(|pool| pool.node == *node)
         };
         let silent = self.agents.iter().filter(|agent| !heard_of(*agent));
         let silent: Vec<_> = silent.map(|(node, _)| node.as_str()).collect();
-        if !silent.is_empty() {
-            return Err(Error::Unavailable(format!(
-                "the list is not complete: nothing has been heard yet from the agents of {}",
-                names(&silent)
-            )));
+        if silent.is_empty() {
+            return Ok(());
         }
-        // A volume's id begins with its pool's, so that the pools in their order give the volumes in theirs.
-        let start = after.map_or(Bound::Unbounded, |id| Bound::Included(id.pool()));
-        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let there = self.pools.range((start, Bound::Unbounded));
-        let there = there.filter(|(id, _)| !matches!(self.holder(id), Holder::GivenUp));
-        let mut rest = there.flat_map(|(id, pool)| {
-            let later = pool.volumes.iter().filter(move |(volume, _)| match from {
-                Bound::Excluded(after) => *volume > after,
-                _ => true,
-            });
-            later.map(move |(_, volume)| (id.clone(), volume.clone()))
-        });
-        let limit = if limit == 0 { usize::MAX } else { limit };
-        let volumes: Vec<_> = rest.by_ref().take(limit).collect();
-        let more = rest.next().is_some();
-        let last = volumes.last().filter(|_| more).and_then(|(_, volume)| volume.id.parse().ok());
-        Ok(Page { volumes, next: last })
+        Err(Error::Unavailable(format!(
+            "the list is not complete: nothing has been heard yet from the agents of {}",
+            names(&silent)
+        )))
     }
 
     /// The agents that answer and have the pool, and whether they are fenced.
@@ -285,26 +283,21 @@ impl Pool {
         Self {
             node: node.to_owned(),
             available: 0,
-            volumes: BTreeMap::new(),
-            notes: HashMap::new(),
+            volumes: Kept::new(),
+            snapshots: Kept::new(),
             keeper: None,
         }
     }
 
-    fn update(&mut self, node: &str, available: u64, volumes: Vec<Volume>) {
+    fn update(&mut self, node: &str, available: u64, volumes: Vec<Volume>, snapshots: Vec<Snapshot>) {
         if self.node != node {
             node.clone_into(&mut self.node);
-            self.notes.clear();
+            self.volumes.forget();
+            self.snapshots.forget();
         }
         self.available = available;
-        self.volumes = volumes.into_iter().filter_map(|v| Some((v.id.parse().ok()?, v))).collect();
-        // What the agent says may be older than a call that has just ended; a note holds until the agent agrees.
-        let found = &mut self.volumes;
-        self.notes.retain(|id, note| match note {
-            Some(volume) if !found.contains_key(id) => found.insert(id.clone(), volume.clone()).is_none(),
-            None => found.remove(id).is_some(),
-            Some(_) => false,
-        });
+        self.volumes.update(volumes.into_iter().filter_map(|v| Some((v.id.parse().ok()?, v))).collect());
+        self.snapshots.update(snapshots.into_iter().filter_map(|s| Some((s.id.parse().ok()?, s))).collect());
     }
 }
 

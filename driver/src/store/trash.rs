@@ -1,4 +1,4 @@
-//! Deleted volumes: out of sight at once, removed one after the other in the background.
+//! Deleted volumes and snapshots: out of sight at once, removed one after the other in the background.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
@@ -8,7 +8,6 @@ use dunnage_host::dir::Dir;
 use tracing::{info, warn};
 
 use crate::error::Result;
-use crate::id::VolumeId;
 use crate::pool::Changed;
 use crate::status::chain;
 
@@ -33,9 +32,9 @@ impl Trash {
         thread::spawn(move || {
             for name in names {
                 match trash.remove_tree(&name) {
-                    Ok(()) => info!(name, "deleted volume removed"),
+                    Ok(()) => info!(name, "what was deleted is removed"),
                     Err(error) => {
-                        warn!(name, error = chain(&error), "deleted volume stays until the next start");
+                        warn!(name, error = chain(&error), "what was deleted stays until the next start");
                     }
                 }
                 changed.notify();
@@ -44,8 +43,8 @@ impl Trash {
         Ok(Self { dir, remover })
     }
 
-    /// Moves a volume here; a volume of the same id may still be waiting.
-    pub(crate) fn take(&self, volumes: &Dir, id: &VolumeId) -> Result<()> {
+    /// Moves the entry `id` of a directory here; one of the same id may still be waiting.
+    pub(crate) fn take(&self, from: &Dir, id: &str) -> Result<()> {
         let mut number = 0;
         let name = loop {
             let name = format!("{id}.{number}");
@@ -54,7 +53,7 @@ impl Trash {
             }
             number += 1;
         };
-        volumes.rename(id.as_str(), &self.dir, &name)?;
+        from.rename(id, &self.dir, &name)?;
         // The thread ends only with this sender; were it gone, the next start would do its work.
         let _ = self.remover.send(name);
         Ok(())

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::{eventually, must, text};
 
-/// An ext4 file system to mount. Unmounted when dropped.
+/// A file system to mount. Unmounted when dropped.
 pub struct Disk {
     image: PathBuf,
     mount_point: Option<PathBuf>,
@@ -17,6 +17,14 @@ impl Disk {
         let image = directory.join("disk.img");
         std::fs::File::create(&image).unwrap().set_len(mebibytes << 20).unwrap();
         must("mkfs.ext4", &["-q", "-m", "0", text(&image)]);
+        Self { image, mount_point: None }
+    }
+
+    /// The same with xfs, whose files can share blocks.
+    pub fn xfs(directory: &Path, mebibytes: u64) -> Self {
+        let image = directory.join("disk.img");
+        std::fs::File::create(&image).unwrap().set_len(mebibytes << 20).unwrap();
+        must("mkfs.xfs", &["-q", "-m", "reflink=1", text(&image)]);
         Self { image, mount_point: None }
     }
 

@@ -222,7 +222,7 @@ impl Lab {
     pub fn assert_clean(&self) {
         assert_eq!(self.mounts(), Vec::<PathBuf>::new());
         assert_eq!(self.loops(), Vec::<PathBuf>::new());
-        for directory in ["volumes", "trash"] {
+        for directory in ["volumes", "snapshots", "trash"] {
             let path = self.config.pool_path.join(directory);
             eventually(&format!("{} is empty", path.display()), || {
                 std::fs::read_dir(&path).is_ok_and(|mut entries| entries.next().is_none())
@@ -233,6 +233,10 @@ impl Lab {
     fn clear(&self) {
         let mut mounts = self.mounts();
         mounts.reverse();
+        // A frozen one would keep its writers and this test waiting for ever.
+        for mount in &mounts {
+            let _ = Command::new("fsfreeze").arg("-u").arg(mount).output();
+        }
         for mount in mounts {
             let _ = Command::new("umount").arg(mount).status();
         }

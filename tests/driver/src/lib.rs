@@ -8,6 +8,7 @@ mod disk;
 mod kill;
 mod lab;
 mod sanity;
+mod snapshots;
 
 pub use call::{block, mount, mount_as};
 pub use certificates::Authority;
@@ -15,6 +16,7 @@ pub use disk::Disk;
 pub use kill::Killer;
 pub use lab::{BACKEND, DRIVER, Lab, NODE, POOL, eventually, free_address, pool_id};
 pub use sanity::{Expected, Outcome, Sockets, program, run};
+pub use snapshots::{from_snapshot, from_volume};
 
 use std::path::Path;
 use std::process::Command;

@@ -46,6 +46,7 @@ pub(crate) struct Done {
     pub(crate) formatted: bool,
     pub(crate) checked: bool,
     pub(crate) grown: bool,
+    pub(crate) renewed: bool,
 }
 
 /// What to do next.
@@ -57,6 +58,9 @@ pub(crate) enum Step {
     NoteFormatStarted,
     Format,
     NoteFormatDone,
+    /// Give a copied file system a UUID of its own.
+    Renew,
+    NoteRenewed,
     Check,
     GrowUnmounted,
     Mount,
@@ -92,11 +96,16 @@ pub(crate) fn next(seen: Seen) -> Step {
         )),
         Format::Started if done.formatted => Step::NoteFormatDone,
         Format::Started => Step::Format,
-        Format::Done if fs_bytes.is_none() => Step::Refuse(format!(
+        Format::Done | Format::Copied if fs_bytes.is_none() => Step::Refuse(format!(
             "its image held {} and now holds {:?}: restore it from a backup, for it is never formatted again",
             fs_type.name(),
             device.content
         )),
+        Format::Copied if device.in_use => {
+            Step::Refuse("its copied file system is mounted already".to_owned())
+        }
+        Format::Copied if !done.renewed => Step::Renew,
+        Format::Copied => Step::NoteRenewed,
         Format::Done if device.in_use => Step::Mount,
         Format::Done if !done.checked => Step::Check,
         Format::Done if grows && !fs_type.grows_mounted() => Step::GrowUnmounted,
@@ -128,7 +137,7 @@ mod tests {
     }
 
     const EXT4: Content = Content::Ext4 { bytes: G };
-    const CHECKED: Done = Done { formatted: false, checked: true, grown: false };
+    const CHECKED: Done = Done { formatted: false, checked: true, grown: false, renewed: false };
 
     #[test]
     fn a_first_stage_goes_from_nothing_to_mounted() {
@@ -141,6 +150,20 @@ mod tests {
         assert_eq!(next(seen(Format::Done, EXT4)), Step::Check);
         assert_eq!(next(with(seen(Format::Done, EXT4), |seen| seen.done = CHECKED)), Step::Mount);
         assert_eq!(next(with(seen(Format::Done, EXT4), |seen| seen.staging = Staging::Ours)), Step::Finished);
+    }
+
+    #[test]
+    fn a_copy_gets_a_uuid_of_its_own_before_anything_else() {
+        let copied = seen(Format::Copied, EXT4);
+        assert_eq!(next(copied), Step::Renew);
+        assert_eq!(next(with(copied, |seen| seen.done.renewed = true)), Step::NoteRenewed);
+        for content in [Content::Blank, Content::Unknown, Content::Xfs { bytes: G }] {
+            assert!(matches!(next(seen(Format::Copied, content)), Step::Refuse(_)), "{content:?}");
+        }
+        let used = with(copied, |seen| {
+            seen.device = seen.device.map(|device| Device { in_use: true, ..device });
+        });
+        assert!(matches!(next(used), Step::Refuse(_)));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use dunnage_host::loopdev::LoopDevice;
 use dunnage_host::mount::Place;
+use dunnage_host::uuid;
 use tracing::{debug, info};
 
 use super::plan::{Device, Done, Seen, Staging, Step, next};
@@ -58,6 +59,13 @@ pub(crate) fn stage(volume: &mut Volume, staging: &Place, capability: &Capabilit
                 // Just made: there is nothing to repair.
                 done.checked = true;
             }
+            (Step::Renew, Some(device)) => {
+                info!(volume = %volume.id(), "giving the copied file system a new UUID");
+                uuid::renew(fs_type, device.file(), device.path())?;
+                done.renewed = true;
+                volume.reach("UUID renewed");
+            }
+            (Step::NoteRenewed, _) => note_format(volume, Format::Done)?,
             (Step::Check, Some(device)) => {
                 fs_type.check(device.path())?;
                 done.checked = true;

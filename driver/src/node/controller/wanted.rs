@@ -9,11 +9,13 @@ use crate::capability::{self, Capability};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::id::PoolId;
-use crate::record::{Content, Record};
+use crate::record::{Content, Record, Source};
 use crate::size::{Range, range};
 
+use super::source::same_source;
+
 /// The provisioner passes these on for information (`--extra-create-metadata`, class settings of its own).
-const INFORMATION: &str = "csi.storage.k8s.io/";
+pub(super) const INFORMATION: &str = "csi.storage.k8s.io/";
 
 /// Twice what CSI demands to be taken.
 const LONGEST_NAME: usize = 256;
@@ -24,31 +26,26 @@ pub(super) struct Wanted {
     pub(super) name: String,
     pub(super) range: Range,
     pub(super) content: Content,
+    pub(super) source: Option<Source>,
+    /// Whether the file system is that of the source, for none is asked for.
+    takes_sources: bool,
 }
 
 impl Wanted {
     pub(super) fn parse(request: &CreateVolumeRequest, engine: &dyn Engine) -> Result<Self> {
         let name = request.name.clone();
-        if name.is_empty() {
-            return Err(Error::Missing { field: "name" });
-        }
-        if name.len() > LONGEST_NAME || name.chars().any(char::is_control) {
-            return Err(Error::Invalid(format!(
-                "name has control characters or more than {LONGEST_NAME} bytes: {name:?}"
-            )));
-        }
+        check_name(&name)?;
         let capabilities = capability::parse_all(&request.volume_capabilities)?;
-        if request.volume_content_source.is_some() {
-            return Err(Error::Invalid(
-                "dataSource is not possible here: volumes are made empty, not from snapshots or other volumes".into(),
-            ));
-        }
         check_parameters(&request.parameters)?;
         if let Some(key) = request.mutable_parameters.keys().min() {
             return Err(Error::Invalid(format!("mutable parameter {key:?} is unknown: there are none")));
         }
         let range = range(request.capacity_range.as_ref())?;
-        Ok(Self { name, range, content: content(&capabilities, engine)? })
+        let content = content(&capabilities, engine)?;
+        // Last: that it is not there is said only of a request that is right otherwise.
+        let source = Source::parse(request.volume_content_source.as_ref())?;
+        let takes_sources = source.is_some() && capabilities[0].fs_type.is_empty();
+        Ok(Self { name, range, content, source, takes_sources })
     }
 
     /// An existing volume of this name, if it is what is asked for.
@@ -61,8 +58,30 @@ impl Wanted {
                 difference: format!("it has {size} bytes, asked are {required} to {limit}"),
             });
         }
-        same_content(&record, self.content).map(|()| record)
+        same_source(&record, self.source.as_ref())?;
+        self.check_content(&record).map(|()| record)
     }
+
+    /// Whether a volume consists of what is asked for.
+    pub(super) fn check_content(&self, record: &Record) -> Result<()> {
+        if self.takes_sources && discriminant(&record.content) == discriminant(&self.content) {
+            return Ok(());
+        }
+        same_content(record, self.content)
+    }
+}
+
+/// Refuses names that CSI does not allow, and longer ones than it demands.
+pub(super) fn check_name(name: &str) -> Result<()> {
+    if name.is_empty() {
+        return Err(Error::Missing { field: "name" });
+    }
+    if name.len() > LONGEST_NAME || name.chars().any(char::is_control) {
+        return Err(Error::Invalid(format!(
+            "name has control characters or more than {LONGEST_NAME} bytes: {name:?}"
+        )));
+    }
+    Ok(())
 }
 
 /// What all capabilities together need.

@@ -2,6 +2,7 @@ use std::collections::BTreeSet;
 
 use super::super::index::tests::{A, B, C, announced, fenced, pool, ready};
 use super::*;
+use crate::id::SnapshotId;
 
 const KEY: &str = "topology.local.csi.dunnage.dev/pool";
 
@@ -29,7 +30,7 @@ fn three() -> Index {
 
 fn plan(index: &Index, wanted: Option<&[&str]>) -> Result<Plan> {
     let wanted = wanted.map(pools);
-    choose(index, "pvc-1", wanted.as_deref())
+    choose(index, "pvc-1", wanted.as_deref(), None)
 }
 
 #[test]
@@ -169,4 +170,52 @@ fn a_long_list_of_reasons_is_cut() {
     let reasons = (0..20).map(|n| format!("reason {n}")).collect();
     let text = no_pool(reasons).to_string();
     assert!(text.contains("reason 4; and 15 more") && !text.contains("reason 5;"), "{text}");
+}
+
+fn plan_with(index: &Index, wanted: Option<&[&str]>, source: &Source) -> Result<Plan> {
+    let wanted = wanted.map(pools);
+    choose(index, "pvc-1", wanted.as_deref(), Some(source))
+}
+
+#[test]
+fn a_volume_with_a_source_goes_to_the_sources_pool_only() {
+    let index = three();
+    for source in
+        [Source::Snapshot(SnapshotId::make(&pool(A), "s")), Source::Volume(VolumeId::make(&pool(A), "v"))]
+    {
+        for wanted in [None, Some(&[B, A][..]), Some(&[A])] {
+            let expected = Plan { remove: vec![], pools: pools(&[A]) };
+            assert_eq!(plan_with(&index, wanted, &source).unwrap(), expected, "{wanted:?}");
+        }
+        let refused = plan_with(&index, Some(&[B, C]), &source).unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::ResourceExhausted, "the scheduler tries another node");
+        let words = refused.to_string();
+        assert!(words.contains(A) && words.contains("na") && words.contains(B), "{words}");
+    }
+}
+
+#[test]
+fn a_source_whose_pool_is_away_or_gone_is_told_apart() {
+    let source = Source::Snapshot(SnapshotId::make(&pool(A), "s"));
+    let mut index = three();
+    index.lost("na");
+    let away = plan_with(&index, Some(&[A]), &source).unwrap_err();
+    assert_eq!(away.code(), tonic::Code::ResourceExhausted, "{away}");
+    assert!(away.to_string().contains("last seen on node na"), "{away}");
+    index.announce(&["nb".to_owned(), "nc".to_owned()].into(), [pool(A)].into());
+    assert_eq!(plan_with(&index, Some(&[B]), &source).unwrap_err().code(), tonic::Code::NotFound);
+    let unknown = Source::Snapshot(SnapshotId::make(&pool("dddddddddddddddd"), "s"));
+    assert_eq!(plan_with(&index, Some(&[B]), &unknown).unwrap_err().code(), tonic::Code::Unavailable);
+}
+
+#[test]
+fn an_existing_volume_on_an_allowed_pool_is_not_removed_for_a_source_elsewhere() {
+    let mut index = three();
+    index.describe("nb", ready(B, 30, &["pvc-1"]));
+    let source = Source::Snapshot(SnapshotId::make(&pool(A), "s"));
+    // The agent there says that it differs.
+    let expected = Plan { remove: vec![], pools: pools(&[B]) };
+    assert_eq!(plan_with(&index, Some(&[A, B]), &source).unwrap(), expected);
+    let stale = Plan { remove: vec![VolumeId::make(&pool(B), "pvc-1")], pools: pools(&[A]) };
+    assert_eq!(plan_with(&index, Some(&[A]), &source).unwrap(), stale);
 }

@@ -1,3 +1,4 @@
+use super::snapshots::Filter;
 use super::*;
 use dunnage_csi::agent;
 
@@ -41,8 +42,8 @@ pub(crate) fn announced(nodes: &[&str]) -> Index {
 }
 
 /// The names of the volumes of a page, in its order.
-fn names_of(page: &Page) -> Vec<&str> {
-    page.volumes.iter().map(|(_, volume)| volume.name.as_str()).collect()
+fn names_of(page: &Page<(PoolId, Volume), VolumeId>) -> Vec<&str> {
+    page.entries.iter().map(|(_, volume)| volume.name.as_str()).collect()
 }
 
 fn all(index: &Index) -> Vec<String> {
@@ -162,8 +163,8 @@ fn pages_go_through_all_volumes_once_in_the_order_of_their_ids() {
         let (mut after, mut ids) = (None, Vec::new());
         loop {
             let page = index.page(after.as_ref(), limit).unwrap();
-            assert!(page.volumes.len() <= limit && !page.volumes.is_empty());
-            ids.extend(page.volumes.into_iter().map(|(_, volume)| volume.id));
+            assert!(page.entries.len() <= limit && !page.entries.is_empty());
+            ids.extend(page.entries.into_iter().map(|(_, volume)| volume.id));
             match page.next {
                 Some(next) => after = Some(next),
                 None => break,
@@ -288,4 +289,76 @@ fn an_agent_that_is_no_longer_on_the_list_changes_nothing() {
 fn a_long_list_of_nodes_is_cut() {
     assert_eq!(names(&["a", "b"]), "a, b");
     assert_eq!(names(&["a", "b", "c", "d", "e", "f", "g"]), "a, b, c, d, e and 2 more");
+}
+
+fn snapshot(pool_id: &str, name: &str, of: &str) -> Snapshot {
+    let source_volume_id = VolumeId::make(&pool(pool_id), of).to_string();
+    let id = SnapshotId::make(&pool(pool_id), name).to_string();
+    Snapshot { id, name: name.to_owned(), source_volume_id, ..Snapshot::default() }
+}
+
+/// Two pools with snapshots of two volumes each.
+fn with_snapshots() -> Index {
+    let mut index = announced(&["n1", "n2"]);
+    for (node, id) in [("n1", A), ("n2", B)] {
+        let mut said = ready(id, 1, &["v1", "v2"]);
+        said.snapshots = vec![snapshot(id, "s1", "v1"), snapshot(id, "s2", "v1"), snapshot(id, "s3", "v2")];
+        index.describe(node, said);
+    }
+    index
+}
+
+#[test]
+fn snapshots_are_listed_in_pages_by_themselves_or_by_their_volume() {
+    let mut index = with_snapshots();
+    let mut ids = Vec::new();
+    let mut after = None;
+    loop {
+        let page = index.snapshot_page(&Filter::default(), after.as_ref(), 2).unwrap();
+        assert!(page.entries.len() <= 2);
+        ids.extend(page.entries.into_iter().map(|snapshot| snapshot.id));
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(ids.len(), 6);
+    assert!(ids.is_sorted());
+    let of = |snapshot: Option<&str>, volume: Option<&str>| Filter {
+        snapshot: snapshot.map(|name| SnapshotId::make(&pool(B), name)),
+        volume: volume.map(|name| VolumeId::make(&pool(B), name)),
+    };
+    // Another agent that is silent hides nothing of what is asked for.
+    index.announce(&["n1".to_owned(), "n2".to_owned(), "n3".to_owned()].into(), BTreeSet::new());
+    for (filter, count) in [
+        (of(Some("s1"), None), 1),
+        (of(None, Some("v1")), 2),
+        (of(Some("s3"), Some("v1")), 0),
+        (of(Some("s3"), Some("v2")), 1),
+        (of(Some("nothing"), None), 0),
+    ] {
+        let page = index.snapshot_page(&filter, None, 0).unwrap();
+        assert_eq!(page.entries.len(), count, "{filter:?}");
+        assert!(page.entries.iter().all(|snapshot| snapshot.id.starts_with(B)));
+    }
+    assert!(index.snapshot_page(&Filter::default(), None, 0).is_err(), "the third may have some");
+    let elsewhere = Filter { snapshot: Some(SnapshotId::make(&pool(C), "s1")), volume: None };
+    assert!(index.snapshot_page(&elsewhere, None, 0).is_err(), "the third may have that pool");
+}
+
+#[test]
+fn a_snapshots_name_is_given_once_on_all_pools() {
+    let mut index = with_snapshots();
+    assert_eq!(index.same_name_elsewhere("s1", &pool(A)).map(|id| id.pool()), Some(pool(B)));
+    assert_eq!(index.same_name_elsewhere("s4", &pool(A)), None);
+    let made = snapshot(A, "s4", "v1");
+    index.snapshot_created(&SnapshotId::make(&pool(A), "s4"), made);
+    assert_eq!(index.same_name_elsewhere("s4", &pool(A)), None, "that is this one");
+    assert!(index.same_name_elsewhere("s4", &pool(B)).is_some());
+    index.snapshot_deleted(&SnapshotId::make(&pool(A), "s4"));
+    assert_eq!(index.same_name_elsewhere("s4", &pool(B)), None);
+    // What is given up, or may be anything by now, takes no name.
+    index.lost("n2");
+    index.announce(&["n1".to_owned()].into(), [pool(B)].into());
+    assert_eq!(index.same_name_elsewhere("s1", &pool(A)), None);
 }

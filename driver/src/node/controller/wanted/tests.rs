@@ -37,7 +37,9 @@ fn what_cannot_be_served_is_named_with_what_can() {
             r.parameters =
                 [("fsTyp".into(), "xfs".into()), ("csi.storage.k8s.io/pvc/name".into(), "a".into())].into();
         }),
-        ("dataSource is not possible", |r| r.volume_content_source = Some(VolumeContentSource::default())),
+        ("volume_content_source.type is missing", |r| {
+            r.volume_content_source = Some(VolumeContentSource::default());
+        }),
         ("mutable parameter \"iops\"", |r| r.mutable_parameters = [("iops".into(), "1".into())].into()),
         ("is negative", |r| r.capacity_range = Some(CapacityRange { required_bytes: -1, limit_bytes: 0 })),
     ];
@@ -62,6 +64,7 @@ fn an_existing_volume_answers_only_what_it_is() {
         capacity_bytes: 100,
         content: Content::Image { fs_type: Kind::Ext4, format: Format::Done },
         published_node: None,
+        source: None,
     };
     for (fs_type, required_bytes, limit_bytes, same) in [
         ("ext4", 100, 100, true),
@@ -76,6 +79,27 @@ fn an_existing_volume_answers_only_what_it_is() {
         let matched = parse(&request).unwrap().matches(record.clone());
         assert_eq!(matched.is_ok(), same, "{matched:?}");
         assert!(matches!(matched, Ok(_) | Err(Error::Conflict { .. })));
+    }
+}
+
+#[test]
+fn a_volume_with_a_source_has_the_sources_file_system_unless_another_is_asked_for() {
+    let source = Source::Volume(VolumeId::make(&"0123456789abcdef".parse().unwrap(), "pvc-0"));
+    for (has, asked, fits) in [
+        (Content::Image { fs_type: Kind::Xfs, format: Format::Copied }, "", true),
+        (Content::Image { fs_type: Kind::Xfs, format: Format::Done }, "xfs", true),
+        (Content::Image { fs_type: Kind::Xfs, format: Format::Copied }, "ext4", false),
+        (Content::Directory, "", false),
+    ] {
+        let mut request = request(asked);
+        request.volume_content_source = Some(source.to_csi());
+        let wanted = parse(&request).unwrap();
+        let id = VolumeId::make(&"0123456789abcdef".parse().unwrap(), "pvc-1");
+        let name = wanted.name.clone();
+        let source = Some(source.clone());
+        let record = Record { id, name, capacity_bytes: 1, content: has, published_node: None, source };
+        assert_eq!(wanted.check_content(&record).is_ok(), fits, "{has:?} {asked:?}");
+        assert_eq!(wanted.matches(record).is_ok(), fits, "{has:?} {asked:?}");
     }
 }
 

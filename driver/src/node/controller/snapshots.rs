@@ -1,0 +1,116 @@
+//! Snapshots of the node's own pool.
+
+use std::collections::HashMap;
+
+use dunnage_csi::v1::list_snapshots_response::Entry;
+use dunnage_csi::v1::{
+    self, CreateSnapshotRequest, CreateSnapshotResponse, DeleteSnapshotResponse, ListSnapshotsRequest,
+    ListSnapshotsResponse,
+};
+use tracing::info;
+
+use super::page::page;
+use super::wanted::{INFORMATION, check_name};
+use crate::error::{Error, Result};
+use crate::id::{SnapshotId, VolumeId};
+use crate::node::Driver;
+use crate::snapshot::Snapshot;
+
+impl Driver {
+    pub(super) fn create_snapshot(&self, request: &CreateSnapshotRequest) -> Result<CreateSnapshotResponse> {
+        check_name(&request.name)?;
+        if request.source_volume_id.is_empty() {
+            return Err(Error::Missing { field: "source_volume_id" });
+        }
+        check_parameters(&request.parameters)?;
+        let source: VolumeId = request.source_volume_id.parse()?;
+        let store = self.store()?;
+        if source.pool() != store.id {
+            return Err(Error::Unavailable(format!(
+                "volume {source} is on pool {}, and this node has pool {}",
+                source.pool(),
+                store.id
+            )));
+        }
+        let id = SnapshotId::make(&store.id, &request.name);
+        let _guard = self.lock_snapshot(&id)?;
+        let found = store.snapshot(&id);
+        let snapshot = match found {
+            Some(snapshot) if snapshot.source_volume_id == source => snapshot,
+            Some(snapshot) => {
+                let source_volume = snapshot.source_volume_id.to_string();
+                return Err(Error::SnapshotConflict { id: id.to_string(), source_volume });
+            }
+            None => {
+                self.check_fence()?;
+                let _data = self.lock_data(&source)?;
+                let volume = store.volume(&source)?;
+                let snapshot = store.take_snapshot(id, &request.name, &volume)?;
+                info!(
+                    snapshot = %snapshot.id,
+                    volume = %source,
+                    name = request.name,
+                    made = ?snapshot.taken.made,
+                    state = snapshot.taken.source.words(),
+                    "snapshot made"
+                );
+                snapshot
+            }
+        };
+        Ok(CreateSnapshotResponse { snapshot: Some(describe(&snapshot)) })
+    }
+
+    pub(super) fn delete_snapshot(&self, id: &str) -> Result<DeleteSnapshotResponse> {
+        if id.is_empty() {
+            return Err(Error::Missing { field: "snapshot_id" });
+        }
+        // An id that cannot be ours names no snapshot, and that is what is wanted.
+        let Ok(id) = id.parse::<SnapshotId>() else { return Ok(DeleteSnapshotResponse {}) };
+        let store = self.store()?;
+        if id.pool() != store.id {
+            return Err(Error::Unavailable(format!(
+                "snapshot {id} is on pool {}, and this node has pool {}",
+                id.pool(),
+                store.id
+            )));
+        }
+        let _guard = self.lock_snapshot(&id)?;
+        store.delete_snapshot(&id)?;
+        info!(snapshot = %id, "snapshot deleted");
+        Ok(DeleteSnapshotResponse {})
+    }
+
+    pub(super) fn list_snapshots(&self, request: &ListSnapshotsRequest) -> Result<ListSnapshotsResponse> {
+        let mut snapshots = self.store()?.snapshots();
+        let asked = |wanted: &str, id: &dyn std::fmt::Display| wanted.is_empty() || wanted == id.to_string();
+        snapshots.retain(|snapshot| {
+            asked(&request.snapshot_id, &snapshot.id)
+                && asked(&request.source_volume_id, &snapshot.source_volume_id)
+        });
+        let page = page(&snapshots, |snapshot| &snapshot.id, request.max_entries, &request.starting_token)?;
+        let entries = page.entries.iter().map(|snapshot| Entry { snapshot: Some(describe(snapshot)) });
+        Ok(ListSnapshotsResponse { entries: entries.collect(), next_token: page.next })
+    }
+}
+
+/// A snapshot that is there is ready: until its data are whole, it is under no name.
+fn describe(snapshot: &Snapshot) -> v1::Snapshot {
+    v1::Snapshot {
+        snapshot_id: snapshot.id.to_string(),
+        source_volume_id: snapshot.source_volume_id.to_string(),
+        size_bytes: i64::try_from(snapshot.size_bytes).unwrap_or(i64::MAX),
+        creation_time: Some(snapshot.created()),
+        ready_to_use: true,
+        ..v1::Snapshot::default()
+    }
+}
+
+/// Refuses what no engine understands: a misspelt parameter must not be ignored.
+fn check_parameters(parameters: &HashMap<String, String>) -> Result<()> {
+    match parameters.keys().filter(|key| !key.starts_with(INFORMATION)).min() {
+        None => Ok(()),
+        Some(key) => Err(Error::Invalid(format!(
+            "VolumeSnapshotClass parameter {key:?} is unknown: allowed are only those that begin with {INFORMATION}"
+        ))),
+    }
+}

@@ -1,0 +1,167 @@
+//! The snapshots of an open pool, made and deleted by the same rules as its volumes.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use dunnage_host::copy::can_reflink;
+use dunnage_host::dir::{Dir, Mounts};
+use tracing::{info, warn};
+
+use super::sweep::{HALF_MADE, sweep};
+use super::{Store, Volume};
+use crate::error::{Error, Result};
+use crate::id::{PoolId, SnapshotId};
+use crate::snapshot::{FILE, Snapshot};
+use crate::status::chain;
+
+/// The directory of all snapshots, each in a directory named by its id.
+pub(crate) const SNAPSHOTS: &str = "snapshots";
+
+/// The directory, and an index that is rebuilt from it.
+#[derive(Debug)]
+pub(super) struct Snapshots {
+    dir: Dir,
+    records: Mutex<BTreeMap<SnapshotId, Snapshot>>,
+}
+
+impl Snapshots {
+    /// Opens the directory, which pools of earlier versions do not have yet, and clears away what was cut short.
+    pub(super) fn open(pool: &PoolId, root: &Dir) -> Result<Self> {
+        let dir = root.make_dir(SNAPSHOTS, 0o700)?;
+        root.sync()?;
+        let found = sweep::<SnapshotId>(&dir.entries()?);
+        for name in &found.remove {
+            info!(%pool, name, "removing a half-made snapshot");
+            dir.remove_tree(name)?;
+        }
+        for name in &found.strange {
+            warn!(%pool, name, "leaving alone what is no snapshot");
+        }
+        let mut records = BTreeMap::new();
+        for id in found.load {
+            match load(&dir, &id) {
+                Ok(snapshot) => drop(records.insert(id, snapshot)),
+                Err(error) => warn!(%pool, snapshot = %id, error = chain(&error), "snapshot cannot be used"),
+            }
+        }
+        Ok(Self { dir, records: Mutex::new(records) })
+    }
+
+    /// Whether the directory is empty; else the name of an entry.
+    pub(super) fn any(&self) -> Result<Option<String>> {
+        let entries = self.dir.entries()?;
+        Ok(entries.first().map(|entry| entry.name.to_string_lossy().into_owned()))
+    }
+
+    fn records(&self) -> MutexGuard<'_, BTreeMap<SnapshotId, Snapshot>> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Store {
+    pub(crate) fn snapshot(&self, id: &SnapshotId) -> Option<Snapshot> {
+        self.snapshots.records().get(id).cloned()
+    }
+
+    /// All snapshots in the order of their ids.
+    pub(crate) fn snapshots(&self) -> Vec<Snapshot> {
+        self.snapshots.records().values().cloned().collect()
+    }
+
+    /// The open directory of a snapshot.
+    pub(crate) fn snapshot_dir(&self, id: &SnapshotId) -> Result<Dir> {
+        if self.snapshot(id).is_none() {
+            return Err(Error::NoSuchSnapshot { id: id.to_string() });
+        }
+        Ok(self.snapshots.dir.dir(id.as_str(), Mounts::Refuse)?)
+    }
+
+    /// Makes a snapshot of a volume: under a temporary name first, so that it is there whole or not at all.
+    pub(crate) fn take_snapshot(
+        self: &Arc<Self>,
+        id: SnapshotId,
+        name: &str,
+        of: &Volume,
+    ) -> Result<Snapshot> {
+        // Shared blocks take no space now; what they take later is seen as it is taken.
+        let wanted = if can_reflink(&self.snapshots.dir)? { 0 } else { self.engine.data_bytes(&of.dir)? };
+        self.reserve(id.as_str(), wanted)?;
+        let made = self.make_snapshot(id.clone(), name, of, wanted);
+        if let Ok(snapshot) = &made {
+            self.snapshots.records().insert(id.clone(), snapshot.clone());
+        }
+        self.index().making.remove(id.as_str());
+        self.changed.notify();
+        made
+    }
+
+    fn make_snapshot(&self, id: SnapshotId, name: &str, of: &Volume, wanted: u64) -> Result<Snapshot> {
+        let dir = &self.snapshots.dir;
+        let temporary = format!("{HALF_MADE}{id}");
+        dir.remove_tree(&temporary)?;
+        let made = self.fill_snapshot(&temporary, id, name, of, wanted);
+        if made.is_err()
+            && let Err(error) = dir.remove_tree(&temporary)
+        {
+            warn!(name = temporary, error = chain(&error), "cannot clear away a half-made snapshot yet");
+        }
+        made
+    }
+
+    fn fill_snapshot(
+        &self,
+        temporary: &str,
+        id: SnapshotId,
+        name: &str,
+        of: &Volume,
+        wanted: u64,
+    ) -> Result<Snapshot> {
+        let shelf = &self.snapshots.dir;
+        let dir = shelf.make_dir(temporary, 0o700)?;
+        self.steps.reach("snapshot directory made");
+        let created = Snapshot::now();
+        let taken = self.engine.copy_volume(of, &dir).map_err(|error| self.explain(error, wanted))?;
+        self.steps.reach("snapshot data made");
+        let snapshot = Snapshot {
+            id,
+            name: name.to_owned(),
+            source_volume_id: of.id().clone(),
+            size_bytes: of.record.capacity_bytes,
+            created,
+            content: of.record.content.copied(),
+            taken,
+        };
+        dir.write(FILE, &encode(&snapshot)?)?;
+        self.steps.reach("snapshot record written");
+        shelf.rename(temporary, shelf, snapshot.id.as_str())?;
+        self.steps.reach("snapshot renamed");
+        Ok(snapshot)
+    }
+
+    /// Deletes a snapshot; it is no error when there is none.
+    pub(crate) fn delete_snapshot(&self, id: &SnapshotId) -> Result<()> {
+        if self.snapshot(id).is_none() {
+            return Ok(());
+        }
+        self.trash.take(&self.snapshots.dir, id.as_str())?;
+        self.steps.reach("snapshot in the trash");
+        self.snapshots.records().remove(id);
+        self.changed.notify();
+        Ok(())
+    }
+}
+
+fn load(dir: &Dir, id: &SnapshotId) -> Result<Snapshot> {
+    let content = dir.dir(id.as_str(), Mounts::Refuse)?.read(FILE)?;
+    let snapshot: Snapshot =
+        serde_json::from_slice(&content).map_err(|source| Error::Damaged { id: id.to_string(), source })?;
+    if snapshot.id == *id {
+        Ok(snapshot)
+    } else {
+        Err(Error::Precondition(format!("its record is that of {}", snapshot.id)))
+    }
+}
+
+fn encode(snapshot: &Snapshot) -> Result<Vec<u8>> {
+    serde_json::to_vec(snapshot).map_err(|source| Error::Damaged { id: snapshot.id.to_string(), source })
+}
