@@ -1,4 +1,5 @@
 mod fake;
+mod snapshots;
 
 use std::time::Duration;
 

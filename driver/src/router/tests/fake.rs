@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Server};
 use tonic::{Request, Response, Status};
 
-use crate::id::{PoolId, VolumeId};
+use crate::id::{PoolId, SnapshotId, VolumeId};
 use crate::router::{Config, Error, serve};
 
 pub(super) const DRIVER: &str = "local.csi.dunnage.dev";
@@ -200,16 +200,31 @@ impl Controller for Fake {
 
     async fn create_snapshot(
         &self,
-        _: Request<v1::CreateSnapshotRequest>,
+        request: Request<v1::CreateSnapshotRequest>,
     ) -> Answer<v1::CreateSnapshotResponse> {
-        Err(Status::unimplemented(""))
+        let request = request.into_inner();
+        self.note("CreateSnapshot", &request.name).await?;
+        let id = SnapshotId::make(&self.pool, &request.name).to_string();
+        let source_volume_id = request.source_volume_id;
+        let made = agent::Snapshot {
+            id: id.clone(),
+            name: request.name,
+            source_volume_id: source_volume_id.clone(),
+            ..agent::Snapshot::default()
+        };
+        self.said.send_modify(|said| said.snapshots.push(made));
+        let snapshot = v1::Snapshot { snapshot_id: id, source_volume_id, ..v1::Snapshot::default() };
+        Ok(Response::new(v1::CreateSnapshotResponse { snapshot: Some(snapshot) }))
     }
 
     async fn delete_snapshot(
         &self,
-        _: Request<v1::DeleteSnapshotRequest>,
+        request: Request<v1::DeleteSnapshotRequest>,
     ) -> Answer<v1::DeleteSnapshotResponse> {
-        Err(Status::unimplemented(""))
+        let id = request.into_inner().snapshot_id;
+        self.note("DeleteSnapshot", &id).await?;
+        self.said.send_modify(|said| said.snapshots.retain(|snapshot| snapshot.id != id));
+        Ok(Response::new(v1::DeleteSnapshotResponse {}))
     }
 
     async fn list_snapshots(

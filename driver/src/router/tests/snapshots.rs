@@ -1,0 +1,136 @@
+//! Snapshots, and volumes with a source, through the router.
+
+use dunnage_csi::v1::volume_content_source::{SnapshotSource, Type};
+use dunnage_csi::v1::{
+    CreateSnapshotRequest, DeleteSnapshotRequest, ListSnapshotsRequest, VolumeContentSource,
+};
+use tonic::{Code, Status};
+
+use super::fake::{Do, Fake, Lab, create_request, until};
+use super::{A, B};
+
+async fn snapshot(lab: &Lab, name: &str, volume: &str) -> Result<String, Status> {
+    let request = CreateSnapshotRequest {
+        name: name.to_owned(),
+        source_volume_id: volume.to_owned(),
+        ..CreateSnapshotRequest::default()
+    };
+    let made = lab.controller().create_snapshot(request).await?;
+    Ok(made.into_inner().snapshot.unwrap().snapshot_id)
+}
+
+async fn delete(lab: &Lab, id: &str) -> Result<(), Status> {
+    let request = DeleteSnapshotRequest { snapshot_id: id.to_owned(), ..DeleteSnapshotRequest::default() };
+    lab.controller().delete_snapshot(request).await.map(drop)
+}
+
+async fn list(lab: &Lab, request: ListSnapshotsRequest) -> Result<(Vec<String>, String), Status> {
+    let listed = lab.controller().list_snapshots(request).await?.into_inner();
+    let ids = listed.entries.into_iter().map(|entry| entry.snapshot.unwrap().snapshot_id);
+    Ok((ids.collect(), listed.next_token))
+}
+
+#[tokio::test]
+async fn a_snapshot_is_made_where_its_volume_is_and_listed_among_all() {
+    let (a, b) = (Fake::new("na", A), Fake::new("nb", B));
+    let lab = Lab::with(&[&a, &b]).await;
+    let (first, second) =
+        (lab.create("pvc-1", &[A]).await.unwrap(), lab.create("pvc-2", &[B]).await.unwrap());
+    let ids = [snapshot(&lab, "s1", &first).await.unwrap(), snapshot(&lab, "s2", &second).await.unwrap()];
+    assert!(ids[0].starts_with(A) && ids[1].starts_with(B));
+    assert_eq!(list(&lab, ListSnapshotsRequest::default()).await.unwrap(), (ids.to_vec(), String::new()));
+    let one = ListSnapshotsRequest { max_entries: 1, ..ListSnapshotsRequest::default() };
+    let (page, starting_token) = list(&lab, one.clone()).await.unwrap();
+    let rest = list(&lab, ListSnapshotsRequest { starting_token, ..one }).await.unwrap();
+    assert_eq!((page, rest), (ids[..1].to_vec(), (ids[1..].to_vec(), String::new())));
+    for (request, expected) in [
+        (ListSnapshotsRequest { snapshot_id: ids[1].clone(), ..Default::default() }, &ids[1..]),
+        (ListSnapshotsRequest { source_volume_id: first.clone(), ..Default::default() }, &ids[..1]),
+        (ListSnapshotsRequest { snapshot_id: "other".into(), ..Default::default() }, &[]),
+    ] {
+        assert_eq!(list(&lab, request).await.unwrap().0, expected);
+    }
+    delete(&lab, &ids[1]).await.unwrap();
+    assert_eq!(list(&lab, ListSnapshotsRequest::default()).await.unwrap().0, &ids[..1]);
+    assert_eq!(b.calls().last().unwrap(), &format!("DeleteSnapshot {}", ids[1]));
+    assert!(!a.calls().iter().any(|call| call.starts_with("DeleteSnapshot")));
+}
+
+#[tokio::test]
+async fn a_snapshots_name_is_not_given_to_another_volume_on_another_pool() {
+    let (a, b) = (Fake::new("na", A), Fake::new("nb", B));
+    let lab = Lab::with(&[&a, &b]).await;
+    let (first, second) =
+        (lab.create("pvc-1", &[A]).await.unwrap(), lab.create("pvc-2", &[B]).await.unwrap());
+    let id = snapshot(&lab, "s1", &first).await.unwrap();
+    let refused = snapshot(&lab, "s1", &second).await.unwrap_err();
+    assert_eq!(refused.code(), Code::AlreadyExists);
+    assert!(refused.message().contains(&id), "{}", refused.message());
+    assert_eq!(snapshot(&lab, "s1", &first).await.unwrap(), id);
+    for (name, volume, code) in [
+        ("", first.as_str(), Code::InvalidArgument),
+        ("s2", "", Code::InvalidArgument),
+        ("s2", "somebody-elses", Code::NotFound),
+    ] {
+        assert_eq!(snapshot(&lab, name, volume).await.unwrap_err().code(), code);
+    }
+}
+
+#[tokio::test]
+async fn one_call_a_snapshots_name_at_a_time() {
+    let a = Fake::new("na", A);
+    let lab = Lab::with(&[&a]).await;
+    let volume = lab.create("pvc-1", &[A]).await.unwrap();
+    a.instead("CreateSnapshot", Do::Hang);
+    let mut controller = lab.controller();
+    let request = CreateSnapshotRequest {
+        name: "s1".into(),
+        source_volume_id: volume.clone(),
+        ..CreateSnapshotRequest::default()
+    };
+    let call = tokio::spawn(async move { controller.create_snapshot(request).await });
+    until("the agent is called", async || a.calls().last().unwrap() == "CreateSnapshot s1").await;
+    assert_eq!(snapshot(&lab, "s1", &volume).await.unwrap_err().code(), Code::Aborted);
+    call.abort();
+}
+
+#[tokio::test]
+async fn a_volume_from_a_snapshot_goes_to_the_snapshots_pool_or_nowhere() {
+    let (a, b) = (Fake::new("na", A), Fake::new("nb", B));
+    let lab = Lab::with(&[&a, &b]).await;
+    let volume = lab.create("pvc-1", &[A]).await.unwrap();
+    let snapshot_id = snapshot(&lab, "s1", &volume).await.unwrap();
+    let source = |snapshot_id: &str| {
+        let snapshot_id = snapshot_id.to_owned();
+        Some(VolumeContentSource { r#type: Some(Type::Snapshot(SnapshotSource { snapshot_id })) })
+    };
+    let mut request = create_request("pvc-2", &[B]);
+    request.volume_content_source = source(&snapshot_id);
+    let refused = lab.controller().create_volume(request.clone()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted, "the scheduler tries another node");
+    assert!(refused.message().contains(A) && refused.message().contains("na"), "{}", refused.message());
+    assert!(b.calls().is_empty());
+    request.accessibility_requirements = create_request("", &[B, A]).accessibility_requirements;
+    let made = lab.controller().create_volume(request.clone()).await.unwrap().into_inner().volume.unwrap();
+    assert!(made.volume_id.starts_with(A));
+    request.name = "pvc-3".into();
+    request.volume_content_source = source("nothing");
+    assert_eq!(lab.controller().create_volume(request).await.unwrap_err().code(), Code::NotFound);
+}
+
+#[tokio::test]
+async fn a_snapshot_on_a_pool_that_is_given_up_is_deleted_and_one_on_a_pool_that_is_away_is_not() {
+    let (a, b) = (Fake::new("na", A), Fake::new("nb", B));
+    let mut lab = Lab::with(&[&a, &b]).await;
+    let volume = lab.create("pvc-1", &[A]).await.unwrap();
+    let id = snapshot(&lab, "s1", &volume).await.unwrap();
+    lab.kill("na");
+    lab.until_connected(1).await;
+    assert_eq!(delete(&lab, &id).await.unwrap_err().code(), Code::Unavailable, "it may come back");
+    assert_eq!(list(&lab, ListSnapshotsRequest::default()).await.unwrap().0, std::slice::from_ref(&id));
+    lab.announce_with(&[A]);
+    until("the snapshot is gone", async || delete(&lab, &id).await.is_ok()).await;
+    assert_eq!(list(&lab, ListSnapshotsRequest::default()).await.unwrap().0, [""; 0]);
+    delete(&lab, "somebody-elses").await.unwrap();
+    assert_eq!(delete(&lab, "").await.unwrap_err().code(), Code::InvalidArgument);
+}
