@@ -116,8 +116,8 @@ impl Store {
         of: &Volume,
         wanted: u64,
     ) -> Result<Snapshot> {
-        let shelf = &self.snapshots.dir;
-        let dir = shelf.make_dir(temporary, 0o700)?;
+        let parent = &self.snapshots.dir;
+        let dir = parent.make_dir(temporary, 0o700)?;
         self.steps.reach("snapshot directory made");
         let created = Snapshot::now();
         let taken = self.engine.copy_volume(of, &dir).map_err(|error| self.explain(error, wanted))?;
@@ -133,7 +133,7 @@ impl Store {
         };
         dir.write(FILE, &encode(&snapshot)?)?;
         self.steps.reach("snapshot record written");
-        shelf.rename(temporary, shelf, snapshot.id.as_str())?;
+        parent.rename(temporary, parent, snapshot.id.as_str())?;
         self.steps.reach("snapshot renamed");
         Ok(snapshot)
     }

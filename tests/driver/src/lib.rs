@@ -16,7 +16,7 @@ pub use disk::Disk;
 pub use kill::Killer;
 pub use lab::{BACKEND, DRIVER, Lab, NODE, POOL, eventually, free_address, pool_id};
 pub use sanity::{Expected, Outcome, Sockets, program, run};
-pub use snapshots::{from_snapshot, from_volume};
+pub use snapshots::{from_snapshot, from_volume, fsfreeze, shell};
 
 use std::path::Path;
 use std::process::Command;

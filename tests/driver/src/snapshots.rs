@@ -1,6 +1,7 @@
 //! Snapshots of a node's own pool, and volumes made from them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use dunnage_csi::v1::controller_server::Controller as _;
 use dunnage_csi::v1::volume_content_source::{SnapshotSource, Type, VolumeSource};
@@ -20,6 +21,19 @@ pub fn from_snapshot(id: &str) -> VolumeContentSource {
 /// A volume as the source of another.
 pub fn from_volume(id: &str) -> VolumeContentSource {
     VolumeContentSource { r#type: Some(Type::Volume(VolumeSource { volume_id: id.into() })) }
+}
+
+/// Freezes (`-f`) or thaws (`-u`) a file system by hand, and tells whether that could be done.
+pub fn fsfreeze(option: &str, at: &Path) -> bool {
+    Command::new("fsfreeze").arg(option).arg(at).output().unwrap().status.success()
+}
+
+/// Runs a script in a directory, and gives back what it wrote.
+pub fn shell(script: &str, at: &Path, argument: &Path) -> String {
+    let output =
+        Command::new("sh").args(["-c", script, "sh"]).arg(argument).current_dir(at).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 impl Lab {

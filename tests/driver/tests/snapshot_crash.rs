@@ -3,12 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 use std::path::Path;
-use std::process::Command;
 
 use dunnage_driver::EngineKind;
 use dunnage_driver::id::{SnapshotId, VolumeId};
 use dunnage_driver::steps::Steps;
-use dunnage_tests_driver::{BACKEND, Disk, Killer, Lab, from_snapshot, from_volume, mount, pool_id};
+use dunnage_tests_driver::{
+    BACKEND, Disk, Killer, Lab, from_snapshot, from_volume, fsfreeze, mount, pool_id,
+};
 use tonic::{Code, Status};
 
 const MIB: i64 = 1 << 20;
@@ -169,10 +170,6 @@ async fn a_snapshot_of_an_xfs_image_survives_a_kill_at_any_step() {
     Life { engine: EngineKind::LoopFile, bytes: 300 * MIB, fs_type: "xfs", disk: Disk::xfs }
         .die_everywhere(&wanted)
         .await;
-}
-
-fn fsfreeze(option: &str, at: &Path) -> bool {
-    Command::new("fsfreeze").arg(option).arg(at).output().unwrap().status.success()
 }
 
 /// A kill ends no freeze, so this one is made by hand where the killed driver would have left it.

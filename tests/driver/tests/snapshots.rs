@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dunnage_csi::v1::ListSnapshotsRequest;
 use dunnage_driver::EngineKind;
-use dunnage_tests_driver::{BACKEND, Disk, Lab, from_snapshot, from_volume, mount, pool_id};
+use dunnage_tests_driver::{BACKEND, Disk, Lab, from_snapshot, from_volume, mount, pool_id, shell};
 use tonic::Code;
 
 const MIB: i64 = 1 << 20;
@@ -239,27 +239,17 @@ async fn a_tree_with_every_kind_of_file_is_restored_as_it_was() {
         chown 1000:1001 plain d; chmod 4755 plain; chmod 1777 d; chown -h 7:8 out
         touch -h -d 2001-02-03 out plain d
     "#;
-    let run = |script: &str, at: &Path| {
-        let output = std::process::Command::new("sh")
-            .args(["-c", script, "sh", outside.to_str().unwrap()])
-            .current_dir(at)
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        output.stdout
-    };
-    run(script, &target);
+    shell(script, &target, &outside);
     let snapshot = lab.snapshot("snap-1", &id).await.unwrap().snapshot_id;
     let text = record(&lab, &snapshot);
     assert!(text.contains(r#""source":"inUse""#), "{text}");
     let list = "find . -printf '%P|%y|%m|%U:%G|%s|%l|%n|%T@\n' | grep -v '^|' | sort; find . -type f -exec md5sum {} + | sort";
-    let before = run(list, &target);
+    let before = shell(list, &target, &outside);
     std::fs::write(target.join("plain"), "changed").unwrap();
     remove(&lab, &id).await;
     let made = lab.create_from(from_snapshot(&snapshot), "pvc-2", MIB, mount("")).await.unwrap().volume_id;
     let copy = publish(&lab, &made, "").await;
-    let (before, after) = (String::from_utf8_lossy(&before).into_owned(), run(list, &copy));
-    assert_eq!(before, String::from_utf8_lossy(&after));
+    assert_eq!(before, shell(list, &copy, &outside));
     let blocks = std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(copy.join("sparse")).unwrap());
     assert!(blocks < 1000, "{blocks}");
     remove(&lab, &made).await;

@@ -23,15 +23,15 @@ const FROZEN_FOR: Duration = Duration::from_secs(30);
 /// Lies beside the image while its file system may be frozen, so that the next start knows whom to thaw.
 const MARKER: &str = "frozen";
 
-/// What is known of an image before it is copied.
-#[derive(Clone, Copy, Debug)]
-struct Seen {
-    attached: bool,
-    mounted: bool,
-    /// Mounted, be it out of sight.
-    in_use: bool,
-    /// Whether the copy shares the image's blocks, and so takes but a moment.
-    shares: bool,
+/// How an image is used before it is copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    None,
+    /// It is behind a device, which somebody may be writing to.
+    Attached,
+    Mounted,
+    /// Mounted where this driver does not see it.
+    OutOfSight,
 }
 
 /// How to get a copy of one moment.
@@ -44,15 +44,16 @@ enum Way {
     Refuse(&'static str),
 }
 
-fn way(seen: Seen) -> Way {
-    match seen {
-        Seen { attached: false, .. } => Way::Plainly,
-        Seen { mounted: true, .. } => Way::Frozen,
-        Seen { in_use: true, .. } => {
+/// `shares` tells whether the copy shares the image's blocks, and so takes but a moment.
+fn way(used: Use, shares: bool) -> Way {
+    match (used, shares) {
+        (Use::None, _) => Way::Plainly,
+        (Use::Mounted, _) => Way::Frozen,
+        (Use::OutOfSight, _) => {
             Way::Refuse("it is mounted where this driver cannot freeze it: stop what uses it")
         }
-        Seen { shares: true, .. } => Way::Synced,
-        Seen { shares: false, .. } => Way::Refuse(
+        (Use::Attached, true) => Way::Synced,
+        (Use::Attached, false) => Way::Refuse(
             "it is attached and might be written while it is copied: stop the pod, or put the pool on xfs or btrfs",
         ),
     }
@@ -63,15 +64,15 @@ pub(super) fn volume(volume: &Volume, to: &Dir, mounts: &[Mount]) -> Result<Take
     let source = image(volume)?;
     let device = LoopDevice::find(&source)?;
     let mounted = mounts.iter().find(|mount| mount.root == Path::new("/")).or(mounts.first());
-    let seen = Seen {
-        attached: device.is_some(),
-        mounted: mounted.is_some(),
-        in_use: device.as_ref().map_or(Ok(false), LoopDevice::is_in_use)?,
-        shares: copy::can_reflink(to)?,
+    let used = match &device {
+        None => Use::None,
+        Some(_) if mounted.is_some() => Use::Mounted,
+        Some(device) if device.is_in_use()? => Use::OutOfSight,
+        Some(_) => Use::Attached,
     };
     let refuse =
         |why: &str| Err(Error::Precondition(format!("volume {} cannot be copied: {why}", volume.id())));
-    let (how, state) = match (way(seen), mounted, &device) {
+    let (how, state) = match (way(used, copy::can_reflink(to)?), mounted, &device) {
         (Way::Refuse(why), ..) => return refuse(why),
         (Way::Frozen, Some(mount), Some(device)) => {
             let dir = Dir::open(&mount.mount_point)?;
@@ -182,21 +183,19 @@ mod tests {
 
     #[test]
     fn a_copy_is_of_one_moment_or_refused() {
-        let rest = Seen { attached: false, mounted: false, in_use: false, shares: false };
-        let attached = Seen { attached: true, ..rest };
-        for (seen, expected) in [
-            (rest, Some(Way::Plainly)),
-            (Seen { shares: true, ..rest }, Some(Way::Plainly)),
-            (attached, None),
-            (Seen { shares: true, ..attached }, Some(Way::Synced)),
-            (Seen { in_use: true, ..attached }, None),
-            (Seen { in_use: true, shares: true, ..attached }, None),
-            (Seen { mounted: true, in_use: true, ..attached }, Some(Way::Frozen)),
-            (Seen { mounted: true, in_use: true, shares: true, ..attached }, Some(Way::Frozen)),
+        for (used, shares, expected) in [
+            (Use::None, false, Some(Way::Plainly)),
+            (Use::None, true, Some(Way::Plainly)),
+            (Use::Attached, false, None),
+            (Use::Attached, true, Some(Way::Synced)),
+            (Use::OutOfSight, false, None),
+            (Use::OutOfSight, true, None),
+            (Use::Mounted, false, Some(Way::Frozen)),
+            (Use::Mounted, true, Some(Way::Frozen)),
         ] {
-            match (way(seen), expected) {
+            match (way(used, shares), expected) {
                 (Way::Refuse(why), None) => assert!(why.contains("stop"), "{why}"),
-                (got, expected) => assert_eq!(Some(got), expected, "{seen:?}"),
+                (got, expected) => assert_eq!(Some(got), expected, "{used:?} {shares}"),
             }
         }
     }

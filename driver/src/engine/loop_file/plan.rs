@@ -42,6 +42,7 @@ pub(crate) enum Staging {
 
 /// Steps that leave no trace, or are tried once only.
 #[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a step of its own")]
 pub(crate) struct Done {
     pub(crate) formatted: bool,
     pub(crate) checked: bool,
