@@ -83,10 +83,7 @@ impl Store {
         name: &str,
         of: &Volume,
     ) -> Result<Snapshot> {
-        // Shared blocks take no space now; what they take later is seen as it is taken.
-        let wanted = if can_reflink(&self.snapshots.dir)? { 0 } else { self.engine.data_bytes(&of.dir)? };
-        self.reserve(id.as_str(), wanted)?;
-        let made = self.make_snapshot(id.clone(), name, of, wanted);
+        let made = self.make_snapshot(id.clone(), name, of);
         if let Ok(snapshot) = &made {
             self.snapshots.records().insert(id.clone(), snapshot.clone());
         }
@@ -95,30 +92,26 @@ impl Store {
         made
     }
 
-    fn make_snapshot(&self, id: SnapshotId, name: &str, of: &Volume, wanted: u64) -> Result<Snapshot> {
-        let dir = &self.snapshots.dir;
+    fn make_snapshot(&self, id: SnapshotId, name: &str, of: &Volume) -> Result<Snapshot> {
+        let all = &self.snapshots.dir;
         let temporary = format!("{HALF_MADE}{id}");
-        dir.remove_tree(&temporary)?;
-        let made = self.fill_snapshot(&temporary, id, name, of, wanted);
+        all.remove_tree(&temporary)?;
+        let made = self.fill_snapshot(&temporary, id, name, of);
         if made.is_err()
-            && let Err(error) = dir.remove_tree(&temporary)
+            && let Err(error) = all.remove_tree(&temporary)
         {
             warn!(name = temporary, error = chain(&error), "cannot clear away a half-made snapshot yet");
         }
         made
     }
 
-    fn fill_snapshot(
-        &self,
-        temporary: &str,
-        id: SnapshotId,
-        name: &str,
-        of: &Volume,
-        wanted: u64,
-    ) -> Result<Snapshot> {
-        let parent = &self.snapshots.dir;
-        let dir = parent.make_dir(temporary, 0o700)?;
+    fn fill_snapshot(&self, temporary: &str, id: SnapshotId, name: &str, of: &Volume) -> Result<Snapshot> {
+        let all = &self.snapshots.dir;
+        let dir = all.make_dir(temporary, 0o700)?;
         self.steps.reach("snapshot directory made");
+        // Shared blocks take no space now; what they take later is seen as it is taken.
+        let wanted = if can_reflink(&dir)? { 0 } else { self.engine.data_bytes(&of.dir)? };
+        self.reserve(id.as_str(), wanted)?;
         let created = Snapshot::now();
         let taken = self.engine.copy_volume(of, &dir).map_err(|error| self.explain(error, wanted))?;
         self.steps.reach("snapshot data made");
@@ -133,7 +126,7 @@ impl Store {
         };
         dir.write(FILE, &encode(&snapshot)?)?;
         self.steps.reach("snapshot record written");
-        parent.rename(temporary, parent, snapshot.id.as_str())?;
+        all.rename(temporary, all, snapshot.id.as_str())?;
         self.steps.reach("snapshot renamed");
         Ok(snapshot)
     }

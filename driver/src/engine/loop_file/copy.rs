@@ -9,12 +9,11 @@ use dunnage_host::freeze::{Frozen, thaw as thaw_dir};
 use dunnage_host::loopdev::LoopDevice;
 use dunnage_host::mountinfo::Mount;
 use dunnage_host::space;
-use tracing::{info, warn};
+use tracing::info;
 
 use super::{IMAGE, image};
 use crate::error::{Error, Result};
 use crate::snapshot::{Made, State, Taken};
-use crate::status::chain;
 use crate::store::Volume;
 
 /// Writers wait for a frozen file system, and what waits on them gives them up.
@@ -22,6 +21,9 @@ const FROZEN_FOR: Duration = Duration::from_secs(30);
 
 /// Lies beside the image while its file system may be frozen, so that the next start knows whom to thaw.
 const MARKER: &str = "frozen";
+
+const ATTACHED: &str =
+    "it is attached and might be written while it is copied: stop the pod, or put the pool on xfs or btrfs";
 
 /// How an image is used before it is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,9 +55,7 @@ fn way(used: Use, shares: bool) -> Way {
             Way::Refuse("it is mounted where this driver cannot freeze it: stop what uses it")
         }
         (Use::Attached, true) => Way::Synced,
-        (Use::Attached, false) => Way::Refuse(
-            "it is attached and might be written while it is copied: stop the pod, or put the pool on xfs or btrfs",
-        ),
+        (Use::Attached, false) => Way::Refuse(ATTACHED),
     }
 }
 
@@ -84,7 +84,11 @@ pub(super) fn volume(volume: &Volume, to: &Dir, mounts: &[Mount]) -> Result<Take
         }
         (Way::Synced, _, Some(device)) => {
             space::sync(device.file(), device.path())?;
-            (copy_to(&volume.dir, to, None)?, State::Attached)
+            match copy_to(&volume.dir, to, None)? {
+                How::Reflink => (How::Reflink, State::Attached),
+                // Its blocks were not to be shared after all, so that it may have been written meanwhile.
+                How::Copy => return refuse(ATTACHED),
+            }
         }
         _ => (copy_to(&volume.dir, to, None)?, State::AtRest),
     };
@@ -154,27 +158,30 @@ pub(super) fn thaw(volume: &Volume, mounts: &[Mount]) -> Result<()> {
     if !was_frozen(volume)? {
         return Ok(());
     }
+    // All of them are of the one file system, and some may be out of reach.
     let mut failed = None;
     for mount in mounts {
-        let thawed = Dir::open(&mount.mount_point)
-            .and_then(|dir| Ok(dir.device()? == mount.device && thaw_dir(&dir)?));
-        match thawed {
-            Ok(true) => info!(volume = %volume.id(), "thawed what an earlier process left frozen"),
-            Ok(false) => {}
-            Err(error) => {
-                warn!(volume = %volume.id(), error = chain(&error), "cannot thaw through one of its mounts");
-                failed = Some(error);
-                continue;
+        match thaw_mount(mount) {
+            Ok(Some(thawed)) => {
+                if thawed {
+                    info!(volume = %volume.id(), "thawed what an earlier process left frozen");
+                }
+                return unmark(volume);
             }
+            Ok(None) => {}
+            Err(error) => failed = Some(error),
         }
-        // All of them are of the one file system.
-        failed = None;
-        break;
     }
     match failed {
         Some(error) => Err(error.into()),
         None => unmark(volume),
     }
+}
+
+/// Whether it was frozen; none when its path leads elsewhere by now.
+fn thaw_mount(mount: &Mount) -> dunnage_host::Result<Option<bool>> {
+    let dir = Dir::open(&mount.mount_point)?;
+    if dir.device()? == mount.device { thaw_dir(&dir).map(Some) } else { Ok(None) }
 }
 
 #[cfg(test)]
