@@ -40,8 +40,8 @@ impl EngineKind {
 
 /// What an engine does. Everything is idempotent, and done under the volume's lock.
 pub(crate) trait Engine: fmt::Debug + Send + Sync {
-    /// Why a volume can grow beyond its size, and what to do; empty when it cannot.
-    fn limits_message(&self) -> &'static str;
+    /// Why a volume of this pool can outgrow its size, and what to do; `None` when it cannot.
+    fn unlimited(&self, store: &Store) -> Result<Option<String>>;
 
     /// What a volume for this capability consists of, or why it cannot be.
     fn content(&self, capability: &Capability) -> Result<Content>;
@@ -68,6 +68,9 @@ pub(crate) trait Engine: fmt::Debug + Send + Sync {
 
     /// Lets go of what staging holds, once nothing is mounted; `false` when somebody else still holds it.
     fn release(&self, volume: &Volume) -> Result<bool>;
+
+    /// Gives back what a volume has outside its own directory, which goes next.
+    fn forget(&self, volume: &Volume) -> Result<()>;
 
     /// How full the volume is.
     fn stats(&self, volume: &Volume, published: &Place) -> Result<Space>;

@@ -126,6 +126,11 @@ impl Store {
         Ok(Volume { record, dir, store: Arc::clone(self) })
     }
 
+    /// The pool's directory.
+    pub(crate) fn root(&self) -> &Dir {
+        &self.root
+    }
+
     pub(crate) fn space(&self) -> Result<Space> {
         Ok(space::of(&self.root, self.root.path())?)
     }
@@ -226,6 +231,8 @@ impl Store {
             return Err(Error::Precondition(format!("volume {id} is still in use on this node")));
         }
         self.steps.reach("volume released");
+        self.engine.forget(&volume)?;
+        self.steps.reach("volume forgotten");
         self.trash.take(&self.volumes, id)?;
         self.steps.reach("volume in the trash");
         self.index().records.remove(id);

@@ -99,8 +99,8 @@ if [[ -s $directory ]]; then
 
 ## A Directory backend on the embedded cluster
 
-Two nodes, the operator's own installation, a class that binds immediately. kube-controller-manager has its default limit of
-20 requests a second here.
+Two nodes, the operator's own installation, a class that binds immediately. kube-controller-manager is limited to
+100 requests a second here.
 
 END
   head_row "" "created → Bound, one claim (ms)" "$count claims: Bound per second" "gone per second"

@@ -8,6 +8,7 @@ pub mod loopdev;
 pub mod mount;
 pub mod mountinfo;
 pub mod options;
+pub mod quota;
 pub mod space;
 pub mod superblock;
 mod sys;

@@ -1,8 +1,9 @@
-//! A directory a volume: nothing to attach, nothing to format, and no limit but the books.
+//! A directory a volume: nothing to attach, nothing to format, and a limit where the pool's file system can keep to one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,8 @@ use crate::size::Sizes;
 use crate::status::chain;
 use crate::store::{Store, VOLUMES, Volume};
 
+mod limits;
+
 const DATA: &str = "data";
 
 /// Counting a volume's files is dear: it is done at most this often, and takes at most a twentieth of the time.
@@ -32,6 +35,8 @@ const SHARE: u32 = 20;
 #[derive(Debug, Default)]
 pub(crate) struct Directory {
     seen: Mutex<HashMap<VolumeId, Seen>>,
+    /// How many volumes the last look found without a limit.
+    without_limit: AtomicUsize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +64,11 @@ impl Directory {
             return Ok(seen.usage);
         }
         let start = Instant::now();
-        let usage = measure(&data(volume)?)?;
+        let data = data(volume)?;
+        let usage = match limits::usage(&data)? {
+            Some(counted) => Usage { bytes: counted.bytes, inodes: counted.inodes },
+            None => measure(&data)?,
+        };
         let seen = Seen { usage, at: Instant::now(), took: start.elapsed() };
         self.seen().insert(volume.id().clone(), seen);
         Ok(usage)
@@ -76,9 +85,11 @@ fn path_of(volume: &Volume) -> PathBuf {
 }
 
 impl Engine for Directory {
-    fn limits_message(&self) -> &'static str {
-        "sizes of Directory volumes are accounted for but not enforced: a pod can write more than its claim asks \
-         for; use type LoopFile for hard limits"
+    fn unlimited(&self, store: &Store) -> Result<Option<String>> {
+        if let Some(obstacle) = limits::obstacle(store.root(), &store.filesystem()?)? {
+            return Ok(Some(obstacle));
+        }
+        Ok(limits::remaining(self.without_limit.load(Ordering::Relaxed)))
     }
 
     fn content(&self, capability: &Capability) -> Result<Content> {
@@ -110,7 +121,9 @@ impl Engine for Directory {
         // An earlier volume of this name had its own files.
         self.seen().remove(&record.id);
         // Open to any user of the pod; nobody else gets past the pool's own directories.
-        Ok(dir.make_dir(DATA, 0o777)?.sync()?)
+        let data = dir.make_dir(DATA, 0o777)?;
+        limits::set(&data, &record.id, record.capacity_bytes)?;
+        Ok(data.sync()?)
     }
 
     fn stage(&self, volume: &mut Volume, _: &Place, _: &Capability) -> Result<()> {
@@ -134,6 +147,11 @@ impl Engine for Directory {
         Ok(true)
     }
 
+    fn forget(&self, volume: &Volume) -> Result<()> {
+        // What is left in the trash still counts for the project, so that nobody takes it before it is empty.
+        limits::change(&data(volume)?, 0).map(|_| ())
+    }
+
     fn stats(&self, volume: &Volume, _: &Place) -> Result<Space> {
         let usage = self.usage(volume)?;
         let disk = volume.space()?;
@@ -151,11 +169,20 @@ impl Engine for Directory {
         // The records first: whoever asks for what is promised holds them, and then takes this lock.
         let records = store.records();
         self.seen().retain(|id, _| records.binary_search_by(|record| record.id.cmp(id)).is_ok());
+        let mut without_limit = 0;
         for record in records {
-            if let Err(error) = store.volume(&record.id).and_then(|volume| self.usage(&volume)) {
-                debug!(volume = %record.id, error = chain(&error), "cannot count a volume's files");
+            let counted = store.volume(&record.id).and_then(|volume| {
+                self.usage(&volume)?;
+                Ok(limits::usage(&data(&volume)?)?.is_none())
+            });
+            match counted {
+                Ok(unlimited) => without_limit += usize::from(unlimited),
+                Err(error) => {
+                    debug!(volume = %record.id, error = chain(&error), "cannot count a volume's files");
+                }
             }
         }
+        self.without_limit.store(without_limit, Ordering::Relaxed);
     }
 }
 

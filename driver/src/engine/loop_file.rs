@@ -54,8 +54,8 @@ fn kind(fs_type: &str) -> Result<Kind> {
 }
 
 impl Engine for LoopFile {
-    fn limits_message(&self) -> &'static str {
-        ""
+    fn unlimited(&self, _: &Store) -> Result<Option<String>> {
+        Ok(None)
     }
 
     fn content(&self, capability: &Capability) -> Result<Content> {
@@ -129,6 +129,10 @@ impl Engine for LoopFile {
 
     fn release(&self, volume: &Volume) -> Result<bool> {
         Ok(LoopDevice::detach(&image(volume)?)?)
+    }
+
+    fn forget(&self, _: &Volume) -> Result<()> {
+        Ok(())
     }
 
     fn stats(&self, _: &Volume, published: &Place) -> Result<Space> {

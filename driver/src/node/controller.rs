@@ -57,6 +57,13 @@ impl Driver {
             return Ok(CreateVolumeResponse { volume: Some(self.describe(&record)) });
         }
         self.check_fence()?;
+        if wanted.require_limit
+            && let Some(obstacle) = self.engine().unlimited(&store)?
+        {
+            return Err(Error::Precondition(format!(
+                "the class requires limits (requireLimit), and here {obstacle}"
+            )));
+        }
         let capacity_bytes = choose(wanted.range, self.engine().sizes(wanted.content))?;
         let record =
             Record { id, name: wanted.name, capacity_bytes, content: wanted.content, published_node: None };

@@ -15,6 +15,9 @@ use crate::size::{Range, range};
 /// The provisioner passes these on for information (`--extra-create-metadata`, class settings of its own).
 const INFORMATION: &str = "csi.storage.k8s.io/";
 
+/// Whether a claim is refused rather than served by a volume that can outgrow its size.
+const REQUIRE_LIMIT: &str = "requireLimit";
+
 /// Twice what CSI demands to be taken.
 const LONGEST_NAME: usize = 256;
 
@@ -24,6 +27,8 @@ pub(super) struct Wanted {
     pub(super) name: String,
     pub(super) range: Range,
     pub(super) content: Content,
+    /// Nothing is to be made whose size is not a hard limit.
+    pub(super) require_limit: bool,
 }
 
 impl Wanted {
@@ -48,7 +53,12 @@ impl Wanted {
             return Err(Error::Invalid(format!("mutable parameter {key:?} is unknown: there are none")));
         }
         let range = range(request.capacity_range.as_ref())?;
-        Ok(Self { name, range, content: content(&capabilities, engine)? })
+        Ok(Self {
+            name,
+            range,
+            content: content(&capabilities, engine)?,
+            require_limit: require_limit(&request.parameters)?,
+        })
     }
 
     /// An existing volume of this name, if it is what is asked for.
@@ -93,10 +103,22 @@ pub(in crate::node) fn same_content(record: &Record, asked: Content) -> Result<(
 
 /// Refuses what no engine understands: a misspelt parameter must not be ignored.
 pub(super) fn check_parameters(parameters: &HashMap<String, String>) -> Result<()> {
-    match parameters.keys().filter(|key| !key.starts_with(INFORMATION)).min() {
-        None => Ok(()),
+    let known = |key: &str| key == REQUIRE_LIMIT || key.starts_with(INFORMATION);
+    match parameters.keys().filter(|key| !known(key)).min() {
+        None => require_limit(parameters).map(|_| ()),
         Some(key) => Err(Error::Invalid(format!(
-            "StorageClass parameter {key:?} is unknown: allowed are only those that begin with {INFORMATION}"
+            "StorageClass parameter {key:?} is unknown: allowed are {REQUIRE_LIMIT} and those that begin with \
+             {INFORMATION}"
+        ))),
+    }
+}
+
+fn require_limit(parameters: &HashMap<String, String>) -> Result<bool> {
+    match parameters.get(REQUIRE_LIMIT).map(String::as_str) {
+        None | Some("false") => Ok(false),
+        Some("true") => Ok(true),
+        Some(other) => Err(Error::Invalid(format!(
+            "StorageClass parameter {REQUIRE_LIMIT} is {other:?}: it can be \"true\" or \"false\""
         ))),
     }
 }

@@ -28,7 +28,7 @@ fn parse(request: &CreateVolumeRequest) -> Result<Wanted> {
 
 #[test]
 fn what_cannot_be_served_is_named_with_what_can() {
-    let cases: [(&str, Spoil); 8] = [
+    let cases: [(&str, Spoil); 9] = [
         ("name is missing", |r| r.name.clear()),
         ("control characters", |r| r.name = "a\0b".into()),
         ("256 bytes", |r| r.name = "x".repeat(300)),
@@ -36,6 +36,9 @@ fn what_cannot_be_served_is_named_with_what_can() {
         ("\"fsTyp\" is unknown: allowed are", |r| {
             r.parameters =
                 [("fsTyp".into(), "xfs".into()), ("csi.storage.k8s.io/pvc/name".into(), "a".into())].into();
+        }),
+        ("requireLimit is \"yes\": it can be", |r| {
+            r.parameters = [("requireLimit".into(), "yes".into())].into();
         }),
         ("dataSource is not possible", |r| r.volume_content_source = Some(VolumeContentSource::default())),
         ("mutable parameter \"iops\"", |r| r.mutable_parameters = [("iops".into(), "1".into())].into()),
@@ -50,7 +53,9 @@ fn what_cannot_be_served_is_named_with_what_can() {
     }
     let mut informed = request("xfs");
     informed.parameters = [("csi.storage.k8s.io/pvc/name".into(), "a".into())].into();
-    assert!(parse(&informed).is_ok());
+    assert!(!parse(&informed).unwrap().require_limit);
+    informed.parameters = [("requireLimit".into(), "true".into())].into();
+    assert!(parse(&informed).unwrap().require_limit);
 }
 
 #[test]
