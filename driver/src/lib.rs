@@ -2,6 +2,7 @@
 
 mod advertised;
 mod capability;
+pub mod doctor;
 mod engine;
 pub mod error;
 pub mod id;

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::io::{ErrorKind, Read as _};
 use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -62,6 +63,11 @@ fn spawn(program: &str, args: &[&OsStr]) -> std::io::Result<Child> {
         .stderr(Stdio::piped())
         .process_group(0)
         .spawn()
+}
+
+/// Where a program would be run from.
+pub fn find(program: &str) -> Option<PathBuf> {
+    SEARCH_PATH.split(':').map(|folder| Path::new(folder).join(program)).find(|path| path.is_file())
 }
 
 /// Why a program could not be started; for one that is missing, what brings it.

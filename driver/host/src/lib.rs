@@ -3,6 +3,7 @@
 pub mod command;
 pub mod dir;
 mod error;
+pub mod facts;
 pub mod filesystem;
 pub mod loopdev;
 pub mod mount;
