@@ -69,6 +69,9 @@ pub(crate) trait Engine: fmt::Debug + Send + Sync {
     /// Lets go of what staging holds, once nothing is mounted; `false` when somebody else still holds it.
     fn release(&self, volume: &Volume) -> Result<bool>;
 
+    /// Makes durable what was written while the volume was staged.
+    fn persist(&self, volume: &Volume) -> Result<()>;
+
     /// Gives back what a volume has outside its own directory, which goes next.
     fn forget(&self, volume: &Volume) -> Result<()>;
 

@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{
     AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags, Stat, fchmod, flock, fstat,
-    fsync, mkdirat, openat2, renameat, renameat_with, statat, unlinkat,
+    fsync, mkdirat, openat2, renameat, renameat_with, statat, syncfs, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -148,6 +148,11 @@ impl Dir {
     /// Makes the directory's entries durable.
     pub fn sync(&self) -> Result<()> {
         fsync(&self.fd).map_err(failed("sync", &self.path))
+    }
+
+    /// Makes durable everything that was written to the file system that the directory lies on.
+    pub fn sync_filesystem(&self) -> Result<()> {
+        syncfs(&self.fd).map_err(failed("sync the file system of", &self.path))
     }
 
     /// All entries but `.` and `..`, sorted by name.

@@ -147,6 +147,11 @@ impl Engine for Directory {
         Ok(true)
     }
 
+    /// All of the pool's file system: the kernel does not know which of it is the volume's.
+    fn persist(&self, volume: &Volume) -> Result<()> {
+        Ok(volume.dir.sync_filesystem()?)
+    }
+
     fn forget(&self, volume: &Volume) -> Result<()> {
         // What is left in the trash still counts for the project, so that nobody takes it before it is empty.
         limits::change(&data(volume)?, 0).map(|_| ())

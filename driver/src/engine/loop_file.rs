@@ -131,6 +131,12 @@ impl Engine for LoopFile {
         Ok(LoopDevice::detach(&image(volume)?)?)
     }
 
+    /// The unmount has written the file system to the image; this writes the image to the disk.
+    fn persist(&self, volume: &Volume) -> Result<()> {
+        let image = image(volume)?;
+        Ok(space::sync(&image, &volume.dir.path().join(IMAGE))?)
+    }
+
     fn forget(&self, _: &Volume) -> Result<()> {
         Ok(())
     }

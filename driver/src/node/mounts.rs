@@ -76,6 +76,7 @@ impl Driver {
                 if !self.engine().release(&volume)? {
                     warn!("volume is unmounted here, but a copy of the mount elsewhere still holds it");
                 }
+                self.engine().persist(&volume)?;
             }
             // Nothing to release without a volume; without a pool, the last unmount has released it.
             Err(Error::NoSuchVolume { .. } | Error::Unavailable(_)) => {}

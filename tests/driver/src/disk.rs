@@ -9,6 +9,8 @@ use crate::{eventually, must, text};
 pub struct Disk {
     image: PathBuf,
     options: &'static str,
+    /// Options for a copy that is mounted beside this one.
+    copy_options: &'static str,
     mount_point: Option<PathBuf>,
 }
 
@@ -28,11 +30,30 @@ impl Disk {
         Self::format(directory, mebibytes, mkfs, "loop,prjquota")
     }
 
+    /// Makes a disk of so many MiB with this file system.
+    pub fn of(directory: &Path, mebibytes: u64, filesystem: &str) -> Self {
+        match filesystem {
+            "ext4" => Self::make(directory, mebibytes),
+            "xfs" => Self::format(directory, mebibytes, &["mkfs.xfs", "-q", "-f"], "loop"),
+            other => panic!("no disk with {other}"),
+        }
+    }
+
+    /// The disk as a power cut would leave it now: what the file system on it has not written is lost.
+    #[must_use]
+    pub fn copy_without_what_is_unsynced(&self, directory: &Path, name: &str) -> Self {
+        let image = directory.join(name);
+        must("cp", &["--sparse=always", text(&self.image), text(&image)]);
+        // Both may be mounted at a time, which xfs allows no two file systems of one id.
+        Self { image, options: self.copy_options, copy_options: self.copy_options, mount_point: None }
+    }
+
     fn format(directory: &Path, mebibytes: u64, mkfs: &[&str], options: &'static str) -> Self {
         let image = directory.join("disk.img");
         std::fs::File::create(&image).unwrap().set_len(mebibytes << 20).unwrap();
         must(mkfs[0], &[&mkfs[1..], &[text(&image)]].concat());
-        Self { image, options, mount_point: None }
+        let copy_options = if mkfs[0] == "mkfs.xfs" { "loop,nouuid" } else { "loop" };
+        Self { image, options, copy_options, mount_point: None }
     }
 
     pub fn mount(&mut self, at: &Path) {
