@@ -54,6 +54,18 @@ pub(crate) trait Engine: fmt::Debug + Send + Sync {
     /// Makes the data of a new volume beside its record-to-be.
     fn make(&self, dir: &Dir, record: &Record) -> Result<()>;
 
+    /// Finishes a growth that was cut short after its space was taken.
+    fn settle(&self, volume: &mut Volume) -> Result<()>;
+
+    /// Takes the space that a volume needs to become this large; its record says so afterwards.
+    fn grow(&self, volume: &Volume, bytes: u64) -> Result<()>;
+
+    /// Whether a volume that has grown has to be grown on its node as well before pods see it.
+    fn grows_on_node(&self) -> bool;
+
+    /// Gives what is staged on this node the size of the volume.
+    fn grow_staged(&self, volume: &mut Volume) -> Result<()>;
+
     /// Makes the volume usable on this node, mounted at `staging` if the engine needs that.
     fn stage(&self, volume: &mut Volume, staging: &Place, capability: &Capability) -> Result<()>;
 

@@ -18,6 +18,7 @@ use crate::steps::Steps;
 use crate::store::sweep::{HALF_MADE, sweep};
 use crate::store::trash::Trash;
 
+mod expand;
 mod sweep;
 mod trash;
 

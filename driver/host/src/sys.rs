@@ -1,17 +1,20 @@
 //! The loop ioctls and the quota calls, which rustix does not wrap: the only module of the workspace with `unsafe`.
 #![expect(unsafe_code, reason = "these calls have no safe wrapper")]
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::io;
 use rustix::ioctl::{Getter, Ioctl, IoctlOutput, NoArg, Opcode, Setter, ioctl};
 
 const LOOP_CLR_FD: Opcode = 0x4c01;
+const LOOP_SET_STATUS64: Opcode = 0x4c04;
 const LOOP_GET_STATUS64: Opcode = 0x4c05;
 const LOOP_SET_CAPACITY: Opcode = 0x4c07;
 const LOOP_CONFIGURE: Opcode = 0x4c0a;
 const LOOP_CTL_GET_FREE: Opcode = 0x4c82;
+const BLKROSET: Opcode = 0x125d;
+const BLKROGET: Opcode = 0x125e;
 
 pub(crate) const AUTOCLEAR: u32 = 4;
 pub(crate) const DIRECT_IO: u32 = 16;
@@ -28,7 +31,7 @@ pub(crate) struct LoopInfo {
     number: u32,
     encrypt_type: u32,
     encrypt_key_size: u32,
-    flags: u32,
+    pub(crate) flags: u32,
     file_name: [u8; 64],
     crypt_name: [u8; 64],
     encrypt_key: [u8; 32],
@@ -116,6 +119,25 @@ pub(crate) fn loop_configure(
 pub(crate) fn loop_status(device: impl AsFd) -> io::Result<LoopInfo> {
     // SAFETY: the kernel writes exactly a `struct loop_info64`, for which every bit pattern is valid.
     unsafe { ioctl(device, Getter::<LOOP_GET_STATUS64, LoopInfo>::new()) }
+}
+
+/// Gives `device` the flags of `info`; the rest of it must be what `loop_status` gave.
+pub(crate) fn loop_set_status(device: impl AsFd, info: LoopInfo) -> io::Result<()> {
+    // SAFETY: the kernel reads exactly a `struct loop_info64` during the call.
+    unsafe { ioctl(device, Setter::<LOOP_SET_STATUS64, LoopInfo>::new(info)) }
+}
+
+/// Whether the kernel refuses writes to a block device.
+pub(crate) fn is_read_only(device: impl AsFd) -> io::Result<bool> {
+    // SAFETY: the kernel writes exactly an `int`, for which every bit pattern is valid.
+    let read_only: c_int = unsafe { ioctl(device, Getter::<BLKROGET, c_int>::new())? };
+    Ok(read_only != 0)
+}
+
+/// Makes the kernel refuse writes to a block device, or take them again.
+pub(crate) fn set_read_only(device: impl AsFd, read_only: bool) -> io::Result<()> {
+    // SAFETY: the kernel reads exactly an `int` during the call.
+    unsafe { ioctl(device, Setter::<BLKROSET, c_int>::new(read_only.into())) }
 }
 
 /// Makes the kernel read the backing file's size again.

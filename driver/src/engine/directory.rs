@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use dunnage_host::dir::{Dir, Mounts};
-use dunnage_host::mount::Place;
+use dunnage_host::mount::{Place, on_filesystem};
 use dunnage_host::mountinfo::{self, Mount};
 use dunnage_host::space::Space;
 use dunnage_host::usage::{Usage, measure};
@@ -21,7 +21,7 @@ use crate::id::VolumeId;
 use crate::record::{Content, Record};
 use crate::size::Sizes;
 use crate::status::chain;
-use crate::store::{Store, VOLUMES, Volume};
+use crate::store::{Store, Volume};
 
 mod limits;
 
@@ -79,9 +79,21 @@ fn data(volume: &Volume) -> Result<Dir> {
     Ok(volume.dir.dir(DATA, Mounts::Refuse)?)
 }
 
-/// The end of the data's path on the pool's file system, whatever of that is the pool.
-fn path_of(volume: &Volume) -> PathBuf {
-    [Path::new(VOLUMES), Path::new(volume.id().as_str()), Path::new(DATA)].iter().collect()
+/// Where the data lie, whatever of that file system is mounted where.
+struct Home {
+    device: (u32, u32),
+    path: PathBuf,
+}
+
+impl Home {
+    fn of(volume: &Volume) -> Result<Self> {
+        let (device, path) = on_filesystem(&data(volume)?)?;
+        Ok(Self { device, path })
+    }
+
+    fn has(&self, mount: &Mount) -> bool {
+        mount.device == self.device && mount.root.starts_with(&self.path)
+    }
 }
 
 impl Engine for Directory {
@@ -126,6 +138,23 @@ impl Engine for Directory {
         Ok(data.sync()?)
     }
 
+    fn settle(&self, volume: &mut Volume) -> Result<()> {
+        limits::change(&data(volume)?, volume.record.capacity_bytes)
+    }
+
+    /// Without a limit, the books alone have a size.
+    fn grow(&self, volume: &Volume, bytes: u64) -> Result<()> {
+        limits::change(&data(volume)?, bytes)
+    }
+
+    fn grows_on_node(&self) -> bool {
+        false
+    }
+
+    fn grow_staged(&self, _: &mut Volume) -> Result<()> {
+        Ok(())
+    }
+
     fn stage(&self, volume: &mut Volume, _: &Place, _: &Capability) -> Result<()> {
         data(volume).map(|_| ())
     }
@@ -135,12 +164,12 @@ impl Engine for Directory {
     }
 
     fn mounts(&self, volume: &Volume) -> Result<Vec<Mount>> {
-        let root = path_of(volume);
-        Ok(mountinfo::read()?.into_iter().filter(|mount| is_below(&mount.root, &root)).collect())
+        let home = Home::of(volume)?;
+        Ok(mountinfo::read()?.into_iter().filter(|mount| home.has(mount)).collect())
     }
 
     fn is_whole(&self, volume: &Volume, mount: &Mount) -> bool {
-        mount.root.ends_with(path_of(volume))
+        Home::of(volume).is_ok_and(|home| home.has(mount) && mount.root == home.path)
     }
 
     fn release(&self, _: &Volume) -> Result<bool> {
@@ -154,7 +183,7 @@ impl Engine for Directory {
 
     fn forget(&self, volume: &Volume) -> Result<()> {
         // What is left in the trash still counts for the project, so that nobody takes it before it is empty.
-        limits::change(&data(volume)?, 0).map(|_| ())
+        limits::change(&data(volume)?, 0)
     }
 
     fn stats(&self, volume: &Volume, _: &Place) -> Result<Space> {
@@ -189,11 +218,6 @@ impl Engine for Directory {
         }
         self.without_limit.store(without_limit, Ordering::Relaxed);
     }
-}
-
-/// Whether a directory of a file system is the one that `end` leads to, or lies in it.
-fn is_below(root: &Path, end: &Path) -> bool {
-    root.ancestors().any(|above| above.ends_with(end))
 }
 
 /// What volumes may still write. One that outgrew its size promises nothing more.
@@ -233,16 +257,26 @@ mod tests {
 
     #[test]
     fn mounts_of_a_volume_and_of_its_parts_are_told_from_others() {
-        let end = Path::new("volumes/id/data");
-        for (root, expected) in [
-            ("/pool/volumes/id/data", true),
-            ("/volumes/id/data", true),
-            ("/pool/volumes/id/data/sub", true),
-            ("/pool/volumes/other/data", false),
-            ("/pool/volumes/id/database", false),
-            ("/", false),
+        let home = Home { device: (8, 1), path: "/pool/volumes/id/data".into() };
+        for (device, root, expected) in [
+            ((8, 1), "/pool/volumes/id/data", true),
+            ((8, 1), "/pool/volumes/id/data/sub", true),
+            ((8, 2), "/pool/volumes/id/data", false),
+            ((8, 1), "/copy/pool/volumes/id/data", false),
+            ((8, 1), "/pool/volumes/other/data", false),
+            ((8, 1), "/pool/volumes/id/database", false),
+            ((8, 1), "/", false),
         ] {
-            assert_eq!(is_below(Path::new(root), end), expected, "{root}");
+            let mount = Mount {
+                id: 1,
+                device,
+                root: root.into(),
+                mount_point: "/pod".into(),
+                read_only: false,
+                filesystem: "ext4".into(),
+                source: "/dev/sda1".into(),
+            };
+            assert_eq!(home.has(&mount), expected, "{device:?} {root}");
         }
     }
 

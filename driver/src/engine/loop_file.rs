@@ -24,6 +24,7 @@ use crate::size::Sizes;
 use crate::status::chain;
 use crate::store::{Store, Volume};
 
+mod grow;
 mod plan;
 mod stage;
 
@@ -38,6 +39,18 @@ pub(crate) struct LoopFile;
 
 fn image(volume: &Volume) -> Result<File> {
     volume.file(IMAGE)
+}
+
+/// How large the image is.
+fn image_bytes(volume: &Volume) -> Result<u64> {
+    let look =
+        |source| dunnage_host::Error::Io { action: "look at", path: volume.dir.path().join(IMAGE), source };
+    Ok(image(volume)?.metadata().map_err(look)?.len())
+}
+
+/// All mounts of the file system on a device.
+fn mounts_of(device: &LoopDevice) -> Result<Vec<Mount>> {
+    Ok(mountinfo::read()?.into_iter().filter(|mount| device.is_mounted_as(mount)).collect())
 }
 
 fn kind(fs_type: &str) -> Result<Kind> {
@@ -76,6 +89,7 @@ impl Engine for LoopFile {
         let minimum_for = match kind {
             Kind::Ext4 => "an ext4 volume",
             Kind::Xfs => "an xfs volume",
+            Kind::Btrfs => "a btrfs volume",
         };
         Sizes { minimum: kind.minimum(), minimum_for, step: STEP }
     }
@@ -98,6 +112,22 @@ impl Engine for LoopFile {
         Ok(space::sync(&file, &path)?)
     }
 
+    fn settle(&self, volume: &mut Volume) -> Result<()> {
+        grow::settle(volume)
+    }
+
+    fn grow(&self, volume: &Volume, bytes: u64) -> Result<()> {
+        grow::grow(volume, bytes)
+    }
+
+    fn grows_on_node(&self) -> bool {
+        true
+    }
+
+    fn grow_staged(&self, volume: &mut Volume) -> Result<()> {
+        grow::grow_staged(volume)
+    }
+
     fn stage(&self, volume: &mut Volume, staging: &Place, capability: &Capability) -> Result<()> {
         stage::stage(volume, staging, capability)
     }
@@ -105,7 +135,7 @@ impl Engine for LoopFile {
     fn source(&self, volume: &Volume, staging: &Place) -> Result<OwnedFd> {
         let device = LoopDevice::find(&image(volume)?)?;
         match (staging.mounted()?, device) {
-            (Some(mount), Some(device)) if mount.device == device.device() => Ok(staging.open()?),
+            (Some(mount), Some(device)) if device.is_mounted_as(&mount) => Ok(staging.open()?),
             _ => Err(Error::Precondition(format!(
                 "volume {} is not staged at {}",
                 volume.id(),
@@ -117,9 +147,7 @@ impl Engine for LoopFile {
     fn mounts(&self, volume: &Volume) -> Result<Vec<Mount>> {
         match LoopDevice::find(&image(volume)?)? {
             None => Ok(Vec::new()),
-            Some(device) => {
-                Ok(mountinfo::read()?.into_iter().filter(|mount| mount.device == device.device()).collect())
-            }
+            Some(device) => mounts_of(&device),
         }
     }
 
@@ -182,12 +210,16 @@ mod tests {
 
     #[test]
     fn the_file_system_is_ext4_unless_asked_otherwise() {
-        for (fs_type, expected) in
-            [("", Some(Kind::Ext4)), ("ext4", Some(Kind::Ext4)), ("xfs", Some(Kind::Xfs)), ("btrfs", None)]
-        {
+        for (fs_type, expected) in [
+            ("", Some(Kind::Ext4)),
+            ("ext4", Some(Kind::Ext4)),
+            ("xfs", Some(Kind::Xfs)),
+            ("btrfs", Some(Kind::Btrfs)),
+            ("zfs", None),
+        ] {
             match (kind(fs_type), expected) {
                 (Ok(kind), Some(expected)) => assert_eq!(kind, expected),
-                (Err(error), None) => assert!(error.to_string().contains("ext4 or xfs"), "{error}"),
+                (Err(error), None) => assert!(error.to_string().contains("ext4 or xfs or btrfs"), "{error}"),
                 (got, _) => panic!("{fs_type}: {got:?}"),
             }
         }

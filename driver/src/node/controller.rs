@@ -25,6 +25,7 @@ use crate::id::VolumeId;
 use crate::record::Record;
 use crate::size::choose;
 
+mod expand;
 mod page;
 mod wanted;
 
@@ -296,11 +297,13 @@ impl Controller for ControllerService {
         Err(Error::Unsupported("GetSnapshot").into())
     }
 
+    #[instrument(skip_all, fields(volume = request.get_ref().volume_id))]
     async fn controller_expand_volume(
         &self,
-        _: Request<ControllerExpandVolumeRequest>,
+        request: Request<ControllerExpandVolumeRequest>,
     ) -> Answer<ControllerExpandVolumeResponse> {
-        Err(Error::Unsupported("ControllerExpandVolume").into())
+        let (driver, request) = (self.driver.clone(), request.into_inner());
+        blocking(move || driver.expand(&request)).await
     }
 
     async fn controller_get_volume(

@@ -26,6 +26,7 @@ use crate::error::{Error, Result};
 use crate::record::Record;
 use crate::store::Volume;
 
+mod expand;
 mod publish;
 
 use publish::{Seen, Step, next};
@@ -282,22 +283,28 @@ impl Node for NodeService {
         blocking(move || driver.stats(&request)).await
     }
 
+    #[instrument(skip_all, fields(volume = request.get_ref().volume_id))]
     async fn node_expand_volume(
         &self,
-        _: Request<NodeExpandVolumeRequest>,
+        request: Request<NodeExpandVolumeRequest>,
     ) -> Answer<NodeExpandVolumeResponse> {
-        Err(Error::Unsupported("NodeExpandVolume").into())
+        let (driver, request) = (self.driver.clone(), request.into_inner());
+        blocking(move || driver.expand_staged(&request)).await
     }
 
     async fn node_get_capabilities(
         &self,
         _: Request<NodeGetCapabilitiesRequest>,
     ) -> Answer<NodeGetCapabilitiesResponse> {
-        let capabilities =
-            [rpc::Type::StageUnstageVolume, rpc::Type::GetVolumeStats, rpc::Type::SingleNodeMultiWriter]
-                .into_iter()
-                .map(|kind| NodeServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: kind.into() })) })
-                .collect();
+        let capabilities = [
+            rpc::Type::StageUnstageVolume,
+            rpc::Type::GetVolumeStats,
+            rpc::Type::SingleNodeMultiWriter,
+            rpc::Type::ExpandVolume,
+        ]
+        .into_iter()
+        .map(|kind| NodeServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: kind.into() })) })
+        .collect();
         Ok(Response::new(NodeGetCapabilitiesResponse { capabilities }))
     }
 

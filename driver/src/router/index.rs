@@ -148,6 +148,15 @@ impl Index {
         }
     }
 
+    /// Notes a volume that a call through this router has made larger.
+    pub(crate) fn grown(&mut self, id: &VolumeId, bytes: u64) {
+        let Some(pool) = self.pools.get_mut(&id.pool()) else { return };
+        if let Some(volume) = pool.volumes.get_mut(id).filter(|volume| volume.capacity_bytes < bytes) {
+            volume.capacity_bytes = bytes;
+            pool.notes.insert(id.clone(), Some(volume.clone()));
+        }
+    }
+
     /// Notes a volume that a call through this router has removed.
     pub(crate) fn deleted(&mut self, id: &VolumeId) {
         if let Some(pool) = self.pools.get_mut(&id.pool()) {
@@ -301,9 +310,16 @@ impl Pool {
         // What the agent says may be older than a call that has just ended; a note holds until the agent agrees.
         let found = &mut self.volumes;
         self.notes.retain(|id, note| match note {
-            Some(volume) if !found.contains_key(id) => found.insert(id.clone(), volume.clone()).is_none(),
+            Some(volume) => match found.get_mut(id) {
+                None => found.insert(id.clone(), volume.clone()).is_none(),
+                // Volumes never shrink.
+                Some(said) if said.capacity_bytes < volume.capacity_bytes => {
+                    said.capacity_bytes = volume.capacity_bytes;
+                    true
+                }
+                Some(_) => false,
+            },
             None => found.remove(id).is_some(),
-            Some(_) => false,
         });
     }
 }

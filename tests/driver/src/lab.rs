@@ -9,9 +9,11 @@ use std::time::{Duration, Instant};
 use dunnage_csi::v1::controller_server::Controller as _;
 use dunnage_csi::v1::node_server::Node as _;
 use dunnage_csi::v1::{
-    CapacityRange, ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, CreateVolumeRequest,
-    DeleteVolumeRequest, NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
-    NodeUnstageVolumeRequest, Volume, VolumeCapability,
+    CapacityRange, ControllerExpandVolumeRequest, ControllerExpandVolumeResponse,
+    ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, CreateVolumeRequest,
+    DeleteVolumeRequest, ListVolumesRequest, NodeExpandVolumeRequest, NodeGetVolumeStatsRequest,
+    NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest,
+    Volume, VolumeCapability, VolumeUsage, volume_usage,
 };
 use dunnage_driver::EngineKind;
 use dunnage_driver::id::PoolId;
@@ -152,6 +154,58 @@ impl Lab {
         self.driver().controller().controller_unpublish_volume(Request::new(request)).await.map(|_| ())
     }
 
+    pub async fn expand(&self, id: &str, bytes: i64) -> Result<ControllerExpandVolumeResponse, Status> {
+        self.expand_within(id, bytes, 0).await
+    }
+
+    /// Asks for a size with a limit; a limit of 0 is none.
+    pub async fn expand_within(
+        &self,
+        id: &str,
+        required_bytes: i64,
+        limit_bytes: i64,
+    ) -> Result<ControllerExpandVolumeResponse, Status> {
+        let request = ControllerExpandVolumeRequest {
+            volume_id: id.into(),
+            capacity_range: Some(CapacityRange { required_bytes, limit_bytes }),
+            ..ControllerExpandVolumeRequest::default()
+        };
+        let answer = self.driver().controller().controller_expand_volume(Request::new(request)).await?;
+        Ok(answer.into_inner())
+    }
+
+    /// Lets what is staged grow, and tells the size.
+    pub async fn expand_staged(&self, id: &str, required_bytes: i64) -> Result<i64, Status> {
+        let request = NodeExpandVolumeRequest {
+            volume_id: id.into(),
+            volume_path: text(&self.staging(id)).into(),
+            capacity_range: Some(CapacityRange { required_bytes, limit_bytes: 0 }),
+            ..NodeExpandVolumeRequest::default()
+        };
+        let answer = self.driver().node().node_expand_volume(Request::new(request)).await?;
+        Ok(answer.into_inner().capacity_bytes)
+    }
+
+    /// The size that the list has for a volume.
+    pub async fn listed_bytes(&self, id: &str) -> i64 {
+        let request = Request::new(ListVolumesRequest::default());
+        let list = self.driver().controller().list_volumes(request).await.unwrap().into_inner();
+        let volumes = list.entries.into_iter().filter_map(|entry| entry.volume);
+        volumes.filter(|volume| volume.volume_id == id).map(|volume| volume.capacity_bytes).sum()
+    }
+
+    /// The bytes of a published volume, as its pod has them.
+    pub async fn bytes(&self, id: &str, target: &Path) -> VolumeUsage {
+        let request = NodeGetVolumeStatsRequest {
+            volume_id: id.into(),
+            volume_path: text(target).into(),
+            ..NodeGetVolumeStatsRequest::default()
+        };
+        let stats = self.driver().node().node_get_volume_stats(Request::new(request)).await.unwrap();
+        let bytes = i32::from(volume_usage::Unit::Bytes);
+        stats.into_inner().usage.into_iter().find(|usage| usage.unit == bytes).unwrap()
+    }
+
     /// Stages at the staging path of the volume's own id.
     pub async fn stage(&self, id: &str, capability: VolumeCapability) -> Result<(), Status> {
         let request = NodeStageVolumeRequest {
@@ -267,6 +321,14 @@ impl Drop for Lab {
         self.driver = None;
         self.clear();
     }
+}
+
+/// Whether the kernel lets this process grow every mounted file system: ext4 asks for `CAP_SYS_RESOURCE`.
+pub fn grows_ext4_mounted() -> bool {
+    const CAP_SYS_RESOURCE: u64 = 1 << 24;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
+    u64::from_str_radix(effective.trim(), 16).unwrap() & CAP_SYS_RESOURCE != 0
 }
 
 /// An address that nothing listens on, and that no other test is given: each has a loopback address of its own.

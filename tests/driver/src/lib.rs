@@ -13,7 +13,7 @@ pub use call::{block, mount, mount_as};
 pub use certificates::Authority;
 pub use disk::Disk;
 pub use kill::Killer;
-pub use lab::{BACKEND, DRIVER, Lab, NODE, POOL, eventually, free_address, pool_id};
+pub use lab::{BACKEND, DRIVER, Lab, NODE, POOL, eventually, free_address, grows_ext4_mounted, pool_id};
 pub use sanity::{Expected, Outcome, Sockets, program, run};
 
 use std::path::Path;

@@ -29,11 +29,9 @@ pub struct Sockets<'a> {
 }
 
 /// What no engine of this driver serves: its tests may be skipped, and nothing else may be.
-const NOT_SERVED: [&str; 10] = [
+const NOT_SERVED: [&str; 8] = [
     "GroupController",
     "Snapshot",
-    "ExpandVolume",
-    "node-expand",
     "ModifyVolume",
     "volume attribute class",
     "existing source",
@@ -92,6 +90,7 @@ fn run_once(sockets: &Sockets<'_>, kubelet_dir: &Path, scratch: &Path, volume_by
         .arg(format!("--csi.stagingdir={}", kubelet_dir.join("plugins/sanity").display()))
         .arg(format!("--csi.checkpathcmd={}", look.display()))
         .arg(format!("--csi.testvolumesize={volume_bytes}"))
+        .arg(format!("--csi.testvolumeexpandsize={}", 2 * volume_bytes))
         .arg(format!("--ginkgo.junit-report={}", report.display()))
         .arg("--ginkgo.no-color")
         .output()

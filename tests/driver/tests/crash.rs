@@ -6,7 +6,7 @@ use std::path::Path;
 use dunnage_csi::v1::VolumeCapability;
 use dunnage_driver::EngineKind;
 use dunnage_driver::id::VolumeId;
-use dunnage_tests_driver::{Killer, Lab, mount, pool_id};
+use dunnage_tests_driver::{Killer, Lab, grows_ext4_mounted, mount, pool_id};
 use tonic::{Code, Status};
 
 const MIB: i64 = 1 << 20;
@@ -17,13 +17,29 @@ enum Call {
     Create,
     Stage,
     Publish,
+    Expand,
+    ExpandStaged,
     Unpublish,
     Unstage,
+    /// By a second pod, which finds what the first one wrote.
+    PublishAgain,
     Delete,
 }
 
-const LIFE: [Call; 6] =
-    [Call::Create, Call::Stage, Call::Publish, Call::Unpublish, Call::Unstage, Call::Delete];
+const LIFE: [Call; 12] = [
+    Call::Create,
+    Call::Stage,
+    Call::Publish,
+    Call::Expand,
+    Call::ExpandStaged,
+    Call::Unpublish,
+    Call::Unstage,
+    Call::Stage,
+    Call::PublishAgain,
+    Call::Unpublish,
+    Call::Unstage,
+    Call::Delete,
+];
 
 struct Life {
     engine: EngineKind,
@@ -49,6 +65,21 @@ impl Life {
                 lab.publish(id, target, self.capability(), false).await?;
                 std::fs::write(target.join("data"), "kept").unwrap();
             }
+            Call::Expand => {
+                let answer = lab.expand(id, 2 * self.bytes).await?;
+                assert_eq!(answer.capacity_bytes, 2 * self.bytes);
+                assert_eq!(lab.listed_bytes(id).await, 2 * self.bytes);
+            }
+            Call::ExpandStaged => match lab.expand_staged(id, 2 * self.bytes).await {
+                Err(status) if status.code() == Code::FailedPrecondition && self.grows_at_stage() => {}
+                answer => assert_eq!(answer?, 2 * self.bytes),
+            },
+            Call::PublishAgain => {
+                lab.publish(id, target, self.capability(), false).await?;
+                assert_eq!(std::fs::read(target.join("data")).unwrap(), b"kept");
+                let total = lab.bytes(id, target).await.total;
+                assert!(total > 3 * self.bytes / 2, "{total} after growth to {}", 2 * self.bytes);
+            }
             Call::Unpublish => {
                 // What was written is there up to the end, unless the target is gone already.
                 if let Ok(data) = std::fs::read(target.join("data")) {
@@ -60,6 +91,11 @@ impl Life {
             Call::Delete => lab.delete(id).await?,
         }
         Ok(())
+    }
+
+    /// Whether the kernel refuses to grow the mounted file system.
+    fn grows_at_stage(&self) -> bool {
+        self.engine == EngineKind::LoopFile && self.fs_type.is_empty() && !grows_ext4_mounted()
     }
 
     /// The life with a kill at one step, or none; gives the steps that were reached.
@@ -83,12 +119,10 @@ impl Life {
                     assert!(again.is_ok(), "{call:?} again after {:?}: {again:?}", killer.reached());
                 }
             }
-            let mounts = match call {
-                Call::Publish if self.engine == EngineKind::LoopFile => 2,
-                Call::Publish => 1,
-                Call::Stage | Call::Unpublish if self.engine == EngineKind::LoopFile => 1,
-                _ => 0,
-            };
+            let published =
+                !matches!(call, Call::Create | Call::Stage | Call::Unpublish | Call::Unstage | Call::Delete);
+            let staged = published || matches!(call, Call::Stage | Call::Unpublish);
+            let mounts = usize::from(published) + usize::from(staged && self.engine == EngineKind::LoopFile);
             assert_eq!(lab.mounts().len(), mounts, "{call:?} after {:?}", killer.reached());
         }
         lab.assert_clean();
@@ -106,17 +140,22 @@ impl Life {
 
 #[tokio::test]
 async fn a_directory_volume_survives_a_kill_at_any_step() {
-    Life { engine: EngineKind::Directory, bytes: 16 * MIB, fs_type: "" }.die_everywhere(10).await;
+    Life { engine: EngineKind::Directory, bytes: 16 * MIB, fs_type: "" }.die_everywhere(18).await;
 }
 
 #[tokio::test]
 async fn an_ext4_image_survives_a_kill_at_any_step() {
-    Life { engine: EngineKind::LoopFile, bytes: 16 * MIB, fs_type: "" }.die_everywhere(15).await;
+    Life { engine: EngineKind::LoopFile, bytes: 16 * MIB, fs_type: "" }.die_everywhere(30).await;
 }
 
 #[tokio::test]
 async fn an_xfs_image_survives_a_kill_at_any_step() {
-    Life { engine: EngineKind::LoopFile, bytes: 300 * MIB, fs_type: "xfs" }.die_everywhere(15).await;
+    Life { engine: EngineKind::LoopFile, bytes: 300 * MIB, fs_type: "xfs" }.die_everywhere(30).await;
+}
+
+#[tokio::test]
+async fn a_btrfs_image_survives_a_kill_at_any_step() {
+    Life { engine: EngineKind::LoopFile, bytes: 128 * MIB, fs_type: "btrfs" }.die_everywhere(30).await;
 }
 
 #[tokio::test]

@@ -108,6 +108,9 @@ async fn a_volume_holds_no_more_than_its_size_and_shows_it_and_its_neighbour_is_
         let written = fill(&at);
         assert!((15 * MIB..=16 * MIB).contains(&written), "{filesystem}: {written}");
         assert!((63 * MIB..=64 * MIB).contains(&fill(&large_at)), "{filesystem}");
+        lab.expand(&small, 24 << 20).await.unwrap();
+        assert_eq!(size_shown(&at), 24 * MIB, "{filesystem}: growth is seen at once");
+        assert!((23 * MIB..=24 * MIB).contains(&fill(&at)), "{filesystem}");
         remove(&lab, "pvc-small", &small).await;
         remove(&lab, "pvc-large", &large).await;
         lab.delete(&required).await.unwrap();

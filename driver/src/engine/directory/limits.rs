@@ -40,11 +40,12 @@ pub(super) fn set(data: &Dir, id: &VolumeId, bytes: u64) -> Result<()> {
     )))
 }
 
-/// Changes the limit of a volume that has one; `false` when it has none.
-pub(super) fn change(data: &Dir, bytes: u64) -> Result<bool> {
-    let Some(project) = quota::project_of(data)? else { return Ok(false) };
-    quota::limit(data, project, bytes)?;
-    Ok(true)
+/// Changes the limit of a volume that has one, at once; 0 lifts it.
+pub(super) fn change(data: &Dir, bytes: u64) -> Result<()> {
+    match quota::project_of(data)? {
+        Some(project) if quota::is_enforced(data)? => Ok(quota::limit(data, project, bytes)?),
+        _ => Ok(()),
+    }
 }
 
 /// What a volume with a limit takes up; none for one without.

@@ -1,11 +1,14 @@
 //! Staging an image: look, take one step, look again.
 
+use dunnage_host::filesystem::Kind;
 use dunnage_host::loopdev::LoopDevice;
 use dunnage_host::mount::Place;
+use dunnage_host::options::Options;
 use tracing::{debug, info};
 
+use super::grow::settle;
 use super::plan::{Device, Done, Seen, Staging, Step, next};
-use super::{fill_holes, image, probe};
+use super::{fill_holes, image, image_bytes, probe};
 use crate::capability::Capability;
 use crate::error::{Error, Result};
 use crate::record::{Content, Format};
@@ -17,17 +20,14 @@ pub(crate) fn stage(volume: &mut Volume, staging: &Place, capability: &Capabilit
         return Err(Error::Precondition(format!("volume {} is no image", volume.id())));
     };
     staging.make()?;
+    settle(volume)?;
     fill_holes(volume);
     let image = image(volume)?;
-    let image_bytes = image.metadata().map_err(|source| dunnage_host::Error::Io {
-        action: "look at",
-        path: volume.dir.path().join(super::IMAGE),
-        source,
-    })?;
+    let image_bytes = image_bytes(volume)?;
     let mut device = LoopDevice::find(&image)?;
     let mut done = Done::default();
     loop {
-        let seen = look(volume, staging, device.as_ref(), image_bytes.len(), done)?;
+        let seen = look(volume, staging, device.as_ref(), image_bytes, done)?;
         let step = next(seen);
         debug!(volume = %volume.id(), ?seen, ?step, "staging");
         match (step, &device) {
@@ -45,6 +45,7 @@ pub(crate) fn stage(volume: &mut Volume, staging: &Place, capability: &Capabilit
             }
             (Step::Resize, Some(device)) => {
                 device.take_size_of_image()?;
+                volume.reach("device grown");
             }
             (Step::NoteFormatStarted, _) => note_format(volume, Format::Started)?,
             (Step::Format, Some(device)) => {
@@ -69,16 +70,26 @@ pub(crate) fn stage(volume: &mut Volume, staging: &Place, capability: &Capabilit
                 volume.reach("file system grown");
             }
             (Step::Mount, Some(device)) => {
-                staging.mount(device.path(), fs_type.name(), &capability.options)?;
+                staging.mount(device.path(), fs_type.name(), &options(fs_type, capability))?;
                 volume.reach("image mounted");
             }
             (Step::GrowMounted, Some(device)) => {
                 info!(volume = %volume.id(), "growing the file system");
                 fs_type.grow_mounted(device.path(), staging.path())?;
                 done.grown = true;
+                volume.reach("mounted file system grown");
             }
         }
     }
+}
+
+/// Btrfs discards unless told otherwise, which would give away the space that the volume was promised.
+fn options(fs_type: Kind, capability: &Capability) -> Options {
+    let mut options = capability.options.clone();
+    if fs_type == Kind::Btrfs {
+        options.filesystem.insert(0, ("nodiscard".to_owned(), None));
+    }
+    options
 }
 
 fn note_format(volume: &mut Volume, to: Format) -> Result<()> {
@@ -104,7 +115,7 @@ fn look(
     let mounted = staging.mounted()?;
     let staging = match (&mounted, device) {
         (None, _) => Staging::Free,
-        (Some(mount), Some(device)) if mount.device == device.device() => Staging::Ours,
+        (Some(mount), Some(device)) if device.is_mounted_as(mount) => Staging::Ours,
         (Some(_), _) => Staging::Other,
     };
     let device = match device {

@@ -56,6 +56,7 @@ mod tests {
             mount_point: mount_point.into(),
             read_only,
             filesystem: "ext4".into(),
+            source: "/dev/sda1".into(),
         }
     }
 
