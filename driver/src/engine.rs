@@ -69,7 +69,7 @@ pub(crate) trait Engine: fmt::Debug + Send + Sync {
     /// Makes the volume usable on this node, mounted at `staging` if the engine needs that.
     fn stage(&self, volume: &mut Volume, staging: &Place, capability: &Capability) -> Result<()>;
 
-    /// The open directory that pods get to see.
+    /// The open directory or device node that pods get to see.
     fn source(&self, volume: &Volume, staging: &Place) -> Result<OwnedFd>;
 
     /// All mounts of the volume's data or of parts of it, as `subPath` makes them.
@@ -77,6 +77,9 @@ pub(crate) trait Engine: fmt::Debug + Send + Sync {
 
     /// Whether one of those is of all data.
     fn is_whole(&self, volume: &Volume, mount: &Mount) -> bool;
+
+    /// Makes ready what is published for this way of use, which a block device has for all its pods at once.
+    fn open_for(&self, volume: &Volume, read_only: bool) -> Result<()>;
 
     /// Lets go of what staging holds, once nothing is mounted; `false` when somebody else still holds it.
     fn release(&self, volume: &Volume) -> Result<bool>;

@@ -35,6 +35,8 @@ pub(crate) enum Content {
         fs_type: Kind,
         format: Format,
     },
+    /// In the file `image`, which is a pod's own to fill as it likes.
+    Block,
 }
 
 /// How far an image's file system is. An image whose formatting was finished is never formatted again.
@@ -73,7 +75,11 @@ mod tests {
 
     #[test]
     fn a_record_reads_as_it_was_written() {
-        for content in [Content::Directory, Content::Image { fs_type: Kind::Xfs, format: Format::Started }] {
+        for content in [
+            Content::Directory,
+            Content::Image { fs_type: Kind::Xfs, format: Format::Started },
+            Content::Block,
+        ] {
             let record = Record {
                 id: id(),
                 name: "pvc-1".into(),

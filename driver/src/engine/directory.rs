@@ -94,6 +94,12 @@ impl Engine for Directory {
     }
 
     fn content(&self, capability: &Capability) -> Result<Content> {
+        if capability.block {
+            return Err(Error::Invalid(
+                "block volumes are not possible with type Directory: use volumeMode Filesystem, or type LoopFile"
+                    .to_owned(),
+            ));
+        }
         if !capability.fs_type.is_empty() {
             return Err(Error::Invalid(format!(
                 "fs type {:?} is not possible: a Directory volume lies on the pool's own file system, so leave \
@@ -157,6 +163,10 @@ impl Engine for Directory {
 
     fn is_whole(&self, volume: &Volume, mount: &Mount) -> bool {
         Home::of(volume).is_ok_and(|home| home.has(mount) && mount.root == home.path)
+    }
+
+    fn open_for(&self, _: &Volume, _: bool) -> Result<()> {
+        Ok(())
     }
 
     fn release(&self, _: &Volume) -> Result<bool> {
@@ -254,11 +264,15 @@ mod tests {
             fs_type: fs_type.into(),
             options: dunnage_host::options::parse([option]),
             access: crate::capability::Access::Shared,
+            block: false,
         };
         let engine = Directory::default();
         assert_eq!(engine.content(&capability("", "noatime,ro")).unwrap(), Content::Directory);
         let refusal = engine.content(&capability("ext4", "")).unwrap_err().to_string();
         assert!(refusal.contains("ext4") && refusal.contains("LoopFile"), "{refusal}");
+        let block = Capability { block: true, ..capability("", "") };
+        let refusal = engine.content(&block).unwrap_err().to_string();
+        assert!(refusal.contains("volumeMode Filesystem") && refusal.contains("LoopFile"), "{refusal}");
         let refusal = engine.content(&capability("", "data=journal")).unwrap_err().to_string();
         assert!(refusal.contains("data") && refusal.contains("noatime"), "{refusal}");
     }

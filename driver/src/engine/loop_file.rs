@@ -24,6 +24,7 @@ use crate::size::Sizes;
 use crate::status::chain;
 use crate::store::{Store, Volume};
 
+mod block;
 mod grow;
 mod plan;
 mod stage;
@@ -39,6 +40,13 @@ pub(crate) struct LoopFile;
 
 fn image(volume: &Volume) -> Result<File> {
     volume.file(IMAGE)
+}
+
+/// The image's device, attached now unless it was.
+fn attach(volume: &Volume) -> Result<LoopDevice> {
+    let device = LoopDevice::attach(&image(volume)?, &format!("{}/{IMAGE}", volume.id()))?;
+    volume.reach("image attached");
+    Ok(device)
 }
 
 /// How large the image is.
@@ -78,13 +86,15 @@ impl Engine for LoopFile {
                     .to_owned(),
             ));
         }
+        if capability.block {
+            return Ok(Content::Block);
+        }
         Ok(Content::Image { fs_type: kind(&capability.fs_type)?, format: Format::Never })
     }
 
     fn sizes(&self, content: Content) -> Sizes {
-        let kind = match content {
-            Content::Image { fs_type, .. } => fs_type,
-            Content::Directory => Kind::Ext4,
+        let Content::Image { fs_type: kind, .. } = content else {
+            return Sizes { minimum: STEP, minimum_for: "a block volume", step: STEP };
         };
         let minimum_for = match kind {
             Kind::Ext4 => "an ext4 volume",
@@ -129,10 +139,16 @@ impl Engine for LoopFile {
     }
 
     fn stage(&self, volume: &mut Volume, staging: &Place, capability: &Capability) -> Result<()> {
-        stage::stage(volume, staging, capability)
+        match volume.record.content {
+            Content::Block => block::stage(volume),
+            _ => stage::stage(volume, staging, capability),
+        }
     }
 
     fn source(&self, volume: &Volume, staging: &Place) -> Result<OwnedFd> {
+        if volume.record.content == Content::Block {
+            return block::source(volume);
+        }
         let device = LoopDevice::find(&image(volume)?)?;
         match (staging.mounted()?, device) {
             (Some(mount), Some(device)) if device.is_mounted_as(&mount) => Ok(staging.open()?),
@@ -145,21 +161,39 @@ impl Engine for LoopFile {
     }
 
     fn mounts(&self, volume: &Volume) -> Result<Vec<Mount>> {
+        if volume.record.content == Content::Block {
+            return block::mounts(volume);
+        }
         match LoopDevice::find(&image(volume)?)? {
             None => Ok(Vec::new()),
             Some(device) => mounts_of(&device),
         }
     }
 
-    fn is_whole(&self, _: &Volume, mount: &Mount) -> bool {
-        mount.root == Path::new("/")
+    fn is_whole(&self, volume: &Volume, mount: &Mount) -> bool {
+        volume.record.content == Content::Block || mount.root == Path::new("/")
+    }
+
+    fn open_for(&self, volume: &Volume, read_only: bool) -> Result<()> {
+        match volume.record.content {
+            // A mount's own flags do not hold writers of a device back.
+            Content::Block => Ok(block::device(volume)?.set_read_only(read_only)?),
+            _ => Ok(()),
+        }
     }
 
     fn release(&self, volume: &Volume) -> Result<bool> {
+        // The mount of a node does not keep its device.
+        if volume.record.content == Content::Block && !block::mounts(volume)?.is_empty() {
+            return Ok(false);
+        }
         Ok(LoopDevice::detach(&image(volume)?)?)
     }
 
-    fn stats(&self, _: &Volume, published: &Place) -> Result<Space> {
+    fn stats(&self, volume: &Volume, published: &Place) -> Result<Space> {
+        if volume.record.content == Content::Block {
+            return Ok(Space { total: block::device(volume)?.size()?, ..Space::default() });
+        }
         Ok(space::of(published.open()?, published.path())?)
     }
 

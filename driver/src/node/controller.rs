@@ -30,7 +30,7 @@ mod page;
 mod wanted;
 
 use wanted::Wanted;
-pub(super) use wanted::same_content;
+pub(super) use wanted::check_use;
 
 /// CSI Controller.
 #[derive(Clone, Debug)]
@@ -94,11 +94,11 @@ impl Driver {
             return Err(Error::Missing { field: "node_id" });
         }
         let capability = capability::parse(request.volume_capability.as_ref())?;
-        self.engine().content(&capability)?;
         let id = id?;
         let store = self.store()?;
         let _guard = self.lock(&id)?;
         let mut volume = store.volume(&id)?;
+        self.check_use(&volume.record, &capability)?;
         let own = &self.config().node_id;
         if request.node_id != *own {
             return Err(Error::NoSuchNode {
@@ -147,8 +147,7 @@ impl Driver {
         }
         let volume = self.store()?.volume(&id?)?;
         let checked = capability::parse_all(&request.volume_capabilities)
-            .and_then(|all| wanted::content(&all, self.engine()))
-            .and_then(|content| same_content(&volume.record, content))
+            .and_then(|all| all.iter().try_for_each(|one| self.check_use(&volume.record, one)))
             .and_then(|()| wanted::check_parameters(&request.parameters));
         Ok(match checked {
             Ok(()) => ValidateVolumeCapabilitiesResponse {

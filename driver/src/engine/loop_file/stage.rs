@@ -8,7 +8,7 @@ use tracing::{debug, info};
 
 use super::grow::settle;
 use super::plan::{Device, Done, Seen, Staging, Step, next};
-use super::{fill_holes, image, image_bytes, probe};
+use super::{attach, fill_holes, image, image_bytes, probe};
 use crate::capability::Capability;
 use crate::error::{Error, Result};
 use crate::record::{Content, Format};
@@ -22,9 +22,8 @@ pub(crate) fn stage(volume: &mut Volume, staging: &Place, capability: &Capabilit
     staging.make()?;
     settle(volume)?;
     fill_holes(volume);
-    let image = image(volume)?;
     let image_bytes = image_bytes(volume)?;
-    let mut device = LoopDevice::find(&image)?;
+    let mut device = LoopDevice::find(&image(volume)?)?;
     let mut done = Done::default();
     loop {
         let seen = look(volume, staging, device.as_ref(), image_bytes, done)?;
@@ -40,8 +39,7 @@ pub(crate) fn stage(volume: &mut Volume, staging: &Place, capability: &Capabilit
                 )));
             }
             (Step::Attach, _) | (_, None) => {
-                device = Some(LoopDevice::attach(&image, &format!("{}/{}", volume.id(), super::IMAGE))?);
-                volume.reach("image attached");
+                device = Some(attach(volume)?);
             }
             (Step::Resize, Some(device)) => {
                 device.take_size_of_image()?;

@@ -73,7 +73,7 @@ pub(super) fn content(capabilities: &[Capability], engine: &dyn Engine) -> Resul
 }
 
 /// Whether a volume consists of what is asked, however far its format is.
-pub(in crate::node) fn same_content(record: &Record, asked: Content) -> Result<()> {
+pub(super) fn same_content(record: &Record, asked: Content) -> Result<()> {
     let same = match (record.content, asked) {
         (Content::Image { fs_type: has, .. }, Content::Image { fs_type: asked, .. }) => has == asked,
         (has, asked) => discriminant(&has) == discriminant(&asked),
@@ -84,11 +84,26 @@ pub(in crate::node) fn same_content(record: &Record, asked: Content) -> Result<(
     let name = |content| match content {
         Content::Directory => "a directory",
         Content::Image { fs_type, .. } => fs_type.name(),
+        Content::Block => "a block device",
     };
     Err(Error::Conflict {
         id: record.id.to_string(),
         difference: format!("it is {}, asked is {}", name(record.content), name(asked)),
     })
+}
+
+/// Whether a volume can be used so.
+pub(in crate::node) fn check_use(
+    record: &Record,
+    capability: &Capability,
+    engine: &dyn Engine,
+) -> Result<()> {
+    let asked = engine.content(capability)?;
+    let any_file_system = capability.fs_type.is_empty() && matches!(record.content, Content::Image { .. });
+    if any_file_system && !capability.block {
+        return Ok(());
+    }
+    same_content(record, asked)
 }
 
 /// Refuses what no engine understands: a misspelt parameter must not be ignored.
