@@ -13,7 +13,8 @@ use dunnage_host::space::Space;
 use crate::capability::Capability;
 use crate::error::Result;
 use crate::id::VolumeId;
-use crate::record::{Content, Record};
+use crate::overcommit::Overcommit;
+use crate::record::{Allocation, Content, Record};
 use crate::size::Sizes;
 use crate::store::{Store, Volume};
 
@@ -30,10 +31,10 @@ pub enum EngineKind {
 }
 
 impl EngineKind {
-    pub(crate) fn engine(self) -> Arc<dyn Engine> {
+    pub(crate) fn engine(self, overcommit: Overcommit) -> Arc<dyn Engine> {
         match self {
             Self::Directory => Arc::new(directory::Directory::default()),
-            Self::LoopFile => Arc::new(loop_file::LoopFile),
+            Self::LoopFile => Arc::new(loop_file::LoopFile { overcommit }),
         }
     }
 }
@@ -43,13 +44,25 @@ pub(crate) trait Engine: fmt::Debug + Send + Sync {
     /// Why a volume can grow beyond its size, and what to do; empty when it cannot.
     fn limits_message(&self) -> &'static str;
 
+    /// The parameters of a class that it understands.
+    fn parameters(&self) -> &'static [&'static str];
+
     /// What a volume for this capability consists of, or why it cannot be.
-    fn content(&self, capability: &Capability) -> Result<Content>;
+    fn content(&self, capability: &Capability, allocation: Allocation) -> Result<Content>;
 
     fn sizes(&self, content: Content) -> Sizes;
 
-    /// Bytes that volumes were promised and do not take up yet.
-    fn promised(&self, records: &BTreeMap<VolumeId, Record>) -> u64;
+    /// Bytes of the pool that volumes were promised and do not take up yet; `volumes` is the directory of all of them.
+    fn promised(&self, volumes: &Dir, records: &BTreeMap<VolumeId, Record>) -> u64;
+
+    /// Bytes of the pool that stand for a volume of this record.
+    fn charge(&self, record: &Record) -> u64;
+
+    /// The largest volume that so many bytes of the pool can stand for.
+    fn room(&self, allocation: Allocation, available: u64) -> u64;
+
+    /// Whether writes to a volume need space that others can take.
+    fn shares_space(&self, content: Content) -> bool;
 
     /// Makes the data of a new volume beside its record-to-be.
     fn make(&self, dir: &Dir, record: &Record) -> Result<()>;

@@ -7,6 +7,7 @@ pub mod error;
 pub mod id;
 mod locks;
 pub mod node;
+mod overcommit;
 mod pool;
 mod record;
 pub mod router;
@@ -16,4 +17,5 @@ pub mod steps;
 mod store;
 
 pub use engine::EngineKind;
+pub use overcommit::Overcommit;
 pub use status::chain;

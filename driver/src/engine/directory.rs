@@ -17,7 +17,7 @@ use crate::capability::Capability;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::id::VolumeId;
-use crate::record::{Content, Record};
+use crate::record::{Allocation, Content, Record};
 use crate::size::Sizes;
 use crate::status::chain;
 use crate::store::{Store, Volume};
@@ -93,7 +93,11 @@ impl Engine for Directory {
          for; use type LoopFile for hard limits"
     }
 
-    fn content(&self, capability: &Capability) -> Result<Content> {
+    fn parameters(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn content(&self, capability: &Capability, _: Allocation) -> Result<Content> {
         if capability.block {
             return Err(Error::Invalid(
                 "block volumes are not possible with type Directory: use volumeMode Filesystem, or type LoopFile"
@@ -120,8 +124,20 @@ impl Engine for Directory {
         Sizes { minimum: 1, minimum_for: "a volume", step: 1 }
     }
 
-    fn promised(&self, records: &BTreeMap<VolumeId, Record>) -> u64 {
+    fn promised(&self, _: &Dir, records: &BTreeMap<VolumeId, Record>) -> u64 {
         promised(records, |id| self.seen().get(id).map_or(0, |seen| seen.usage.bytes))
+    }
+
+    fn charge(&self, record: &Record) -> u64 {
+        record.capacity_bytes
+    }
+
+    fn room(&self, _: Allocation, available: u64) -> u64 {
+        available
+    }
+
+    fn shares_space(&self, _: Content) -> bool {
+        true
     }
 
     fn make(&self, dir: &Dir, record: &Record) -> Result<()> {
@@ -267,13 +283,17 @@ mod tests {
             block: false,
         };
         let engine = Directory::default();
-        assert_eq!(engine.content(&capability("", "noatime,ro")).unwrap(), Content::Directory);
-        let refusal = engine.content(&capability("ext4", "")).unwrap_err().to_string();
+        assert_eq!(
+            engine.content(&capability("", "noatime,ro"), Allocation::Thick).unwrap(),
+            Content::Directory
+        );
+        let refusal = engine.content(&capability("ext4", ""), Allocation::Thick).unwrap_err().to_string();
         assert!(refusal.contains("ext4") && refusal.contains("LoopFile"), "{refusal}");
         let block = Capability { block: true, ..capability("", "") };
-        let refusal = engine.content(&block).unwrap_err().to_string();
+        let refusal = engine.content(&block, Allocation::Thick).unwrap_err().to_string();
         assert!(refusal.contains("volumeMode Filesystem") && refusal.contains("LoopFile"), "{refusal}");
-        let refusal = engine.content(&capability("", "data=journal")).unwrap_err().to_string();
+        let refusal =
+            engine.content(&capability("", "data=journal"), Allocation::Thick).unwrap_err().to_string();
         assert!(refusal.contains("data") && refusal.contains("noatime"), "{refusal}");
     }
 }

@@ -148,7 +148,7 @@ impl Driver {
         let volume = self.store()?.volume(&id?)?;
         let checked = capability::parse_all(&request.volume_capabilities)
             .and_then(|all| all.iter().try_for_each(|one| self.check_use(&volume.record, one)))
-            .and_then(|()| wanted::check_parameters(&request.parameters));
+            .and_then(|()| wanted::check_allocation(&volume.record, &request.parameters, self.engine()));
         Ok(match checked {
             Ok(()) => ValidateVolumeCapabilitiesResponse {
                 confirmed: Some(Confirmed {
@@ -185,6 +185,8 @@ impl Driver {
             .as_ref()
             .is_none_or(|topology| topology.segments.get(&key).is_none_or(|pool| pool == store.id.as_str()));
         let available = if here && !self.is_fenced() { store.available()? } else { 0 };
+        let allocation = wanted::allocation(&request.parameters, self.engine()).ok().flatten();
+        let available = self.engine().room(allocation.unwrap_or_default(), available);
         let available = i64::try_from(available).unwrap_or(i64::MAX);
         Ok(GetCapacityResponse {
             available_capacity: available,

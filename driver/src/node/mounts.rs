@@ -23,9 +23,10 @@ use super::controller::{check_use, parse};
 use super::{Driver, blocking};
 use crate::capability::{self, Access, Capability};
 use crate::error::{Error, Result};
-use crate::record::{Content, Record};
+use crate::record::Record;
 use crate::store::Volume;
 
+mod condition;
 mod expand;
 mod publish;
 
@@ -123,7 +124,7 @@ impl Driver {
         let mut mounts = self.engine().mounts(volume)?;
         mounts.retain(|mount| self.engine().is_whole(volume, mount));
         let kubelet_dir = &self.config().kubelet_dir;
-        let block = volume.record.content == Content::Block;
+        let block = volume.record.content.is_block();
         let seen = Seen {
             target: target.mounted()?,
             mounts: &mounts,
@@ -192,8 +193,10 @@ impl Driver {
             return Err(gone());
         }
         let space = self.engine().stats(&volume, &place)?;
-        let usage = if volume.record.content == Content::Block { device_usage(space) } else { usage(space) };
-        Ok(NodeGetVolumeStatsResponse { usage, volume_condition: None })
+        let usage = if volume.record.content.is_block() { device_usage(space) } else { usage(space) };
+        let shares = self.engine().shares_space(volume.record.content);
+        let condition = condition::of(shares, volume.space()?);
+        Ok(NodeGetVolumeStatsResponse { usage, volume_condition: Some(condition) })
     }
 
     fn info(&self) -> Result<NodeGetInfoResponse> {
@@ -309,6 +312,7 @@ impl Node for NodeService {
             rpc::Type::GetVolumeStats,
             rpc::Type::SingleNodeMultiWriter,
             rpc::Type::ExpandVolume,
+            rpc::Type::VolumeCondition,
         ]
         .into_iter()
         .map(|kind| NodeServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: kind.into() })) })

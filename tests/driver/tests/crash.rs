@@ -48,6 +48,7 @@ struct Life {
     bytes: i64,
     fs_type: &'static str,
     block: bool,
+    parameters: &'static [(&'static str, &'static str)],
 }
 
 impl Life {
@@ -60,7 +61,7 @@ impl Life {
         let id = id.as_str();
         match call {
             Call::Create => {
-                let volume = lab.create("pvc-1", self.bytes, self.capability()).await?;
+                let volume = lab.create_with("pvc-1", self.bytes, self.capability(), self.parameters).await?;
                 assert_eq!(volume.volume_id, id);
             }
             Call::Stage => lab.stage(id, self.capability()).await?,
@@ -159,35 +160,45 @@ impl Life {
 
 #[tokio::test]
 async fn a_directory_volume_survives_a_kill_at_any_step() {
-    Life { engine: EngineKind::Directory, bytes: 16 * MIB, fs_type: "", block: false }
+    Life { engine: EngineKind::Directory, bytes: 16 * MIB, fs_type: "", block: false, parameters: &[] }
         .die_everywhere(18)
         .await;
 }
 
 #[tokio::test]
 async fn an_ext4_image_survives_a_kill_at_any_step() {
-    Life { engine: EngineKind::LoopFile, bytes: 16 * MIB, fs_type: "", block: false }
+    Life { engine: EngineKind::LoopFile, bytes: 16 * MIB, fs_type: "", block: false, parameters: &[] }
         .die_everywhere(30)
         .await;
 }
 
 #[tokio::test]
 async fn an_xfs_image_survives_a_kill_at_any_step() {
-    Life { engine: EngineKind::LoopFile, bytes: 300 * MIB, fs_type: "xfs", block: false }
+    Life { engine: EngineKind::LoopFile, bytes: 300 * MIB, fs_type: "xfs", block: false, parameters: &[] }
         .die_everywhere(30)
         .await;
 }
 
 #[tokio::test]
 async fn a_btrfs_image_survives_a_kill_at_any_step() {
-    Life { engine: EngineKind::LoopFile, bytes: 128 * MIB, fs_type: "btrfs", block: false }
+    Life { engine: EngineKind::LoopFile, bytes: 128 * MIB, fs_type: "btrfs", block: false, parameters: &[] }
         .die_everywhere(30)
         .await;
 }
 
 #[tokio::test]
 async fn a_block_volume_survives_a_kill_at_any_step() {
-    Life { engine: EngineKind::LoopFile, bytes: 16 * MIB, fs_type: "", block: true }.die_everywhere(25).await;
+    Life { engine: EngineKind::LoopFile, bytes: 16 * MIB, fs_type: "", block: true, parameters: &[] }
+        .die_everywhere(25)
+        .await;
+}
+
+#[tokio::test]
+async fn a_sparse_image_survives_a_kill_at_any_step() {
+    let parameters = &[("allocation", "sparse")];
+    Life { engine: EngineKind::LoopFile, bytes: 16 * MIB, fs_type: "", block: false, parameters }
+        .die_everywhere(30)
+        .await;
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use super::plan::{Device, Done, Seen, Staging, Step, next};
 use super::{attach, fill_holes, image, image_bytes, probe};
 use crate::capability::Capability;
 use crate::error::{Error, Result};
-use crate::record::{Content, Format};
+use crate::record::{Allocation, Content, Format};
 use crate::store::Volume;
 
 /// Attaches, formats if it never was, checks, grows and mounts, as far as each is still to do.
@@ -68,7 +68,7 @@ pub(crate) fn stage(volume: &mut Volume, staging: &Place, capability: &Capabilit
                 volume.reach("file system grown");
             }
             (Step::Mount, Some(device)) => {
-                staging.mount(device.path(), fs_type.name(), &options(fs_type, capability))?;
+                staging.mount(device.path(), fs_type.name(), &options(volume.record.content, capability))?;
                 volume.reach("image mounted");
             }
             (Step::GrowMounted, Some(device)) => {
@@ -82,9 +82,9 @@ pub(crate) fn stage(volume: &mut Volume, staging: &Place, capability: &Capabilit
 }
 
 /// Btrfs discards unless told otherwise, which would give away the space that the volume was promised.
-fn options(fs_type: Kind, capability: &Capability) -> Options {
+fn options(content: Content, capability: &Capability) -> Options {
     let mut options = capability.options.clone();
-    if fs_type == Kind::Btrfs {
+    if matches!(content, Content::Image { fs_type: Kind::Btrfs, allocation: Allocation::Thick, .. }) {
         options.filesystem.insert(0, ("nodiscard".to_owned(), None));
     }
     options
@@ -107,7 +107,7 @@ fn look(
     image_bytes: u64,
     done: Done,
 ) -> Result<Seen> {
-    let Content::Image { fs_type, format } = volume.record.content else {
+    let Content::Image { fs_type, format, .. } = volume.record.content else {
         return Err(Error::Precondition(format!("volume {} is no image", volume.id())));
     };
     let mounted = staging.mounted()?;

@@ -9,7 +9,7 @@ use crate::capability::{self, Capability};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::id::PoolId;
-use crate::record::{Content, Record};
+use crate::record::{Allocation, Content, Record};
 use crate::size::{Range, range};
 
 /// The provisioner passes these on for information (`--extra-create-metadata`, class settings of its own).
@@ -43,12 +43,12 @@ impl Wanted {
                 "dataSource is not possible here: volumes are made empty, not from snapshots or other volumes".into(),
             ));
         }
-        check_parameters(&request.parameters)?;
+        let allocation = allocation(&request.parameters, engine)?.unwrap_or_default();
         if let Some(key) = request.mutable_parameters.keys().min() {
             return Err(Error::Invalid(format!("mutable parameter {key:?} is unknown: there are none")));
         }
         let range = range(request.capacity_range.as_ref())?;
-        Ok(Self { name, range, content: content(&capabilities, engine)? })
+        Ok(Self { name, range, content: content(&capabilities, allocation, engine)? })
     }
 
     /// An existing volume of this name, if it is what is asked for.
@@ -66,8 +66,8 @@ impl Wanted {
 }
 
 /// What all capabilities together need.
-pub(super) fn content(capabilities: &[Capability], engine: &dyn Engine) -> Result<Content> {
-    let mut contents = capabilities.iter().map(|capability| engine.content(capability));
+fn content(capabilities: &[Capability], allocation: Allocation, engine: &dyn Engine) -> Result<Content> {
+    let mut contents = capabilities.iter().map(|capability| engine.content(capability, allocation));
     let first = contents.next().ok_or(Error::Missing { field: "volume_capabilities" })?;
     contents.try_fold(first?, |first, next| next.map(|_| first))
 }
@@ -78,13 +78,18 @@ pub(super) fn same_content(record: &Record, asked: Content) -> Result<()> {
         (Content::Image { fs_type: has, .. }, Content::Image { fs_type: asked, .. }) => has == asked,
         (has, asked) => discriminant(&has) == discriminant(&asked),
     };
-    if same {
+    let (has, wants) = (record.content.allocation(), asked.allocation());
+    if same && has == wants {
         return Ok(());
+    }
+    if same {
+        let difference = format!("it is {}, asked is {}", has.name(), wants.name());
+        return Err(Error::Conflict { id: record.id.to_string(), difference });
     }
     let name = |content| match content {
         Content::Directory => "a directory",
         Content::Image { fs_type, .. } => fs_type.name(),
-        Content::Block => "a block device",
+        Content::Block { .. } => "a block device",
     };
     Err(Error::Conflict {
         id: record.id.to_string(),
@@ -98,7 +103,7 @@ pub(in crate::node) fn check_use(
     capability: &Capability,
     engine: &dyn Engine,
 ) -> Result<()> {
-    let asked = engine.content(capability)?;
+    let asked = engine.content(capability, record.content.allocation())?;
     let any_file_system = capability.fs_type.is_empty() && matches!(record.content, Content::Image { .. });
     if any_file_system && !capability.block {
         return Ok(());
@@ -106,13 +111,42 @@ pub(in crate::node) fn check_use(
     same_content(record, asked)
 }
 
-/// Refuses what no engine understands: a misspelt parameter must not be ignored.
-pub(super) fn check_parameters(parameters: &HashMap<String, String>) -> Result<()> {
-    match parameters.keys().filter(|key| !key.starts_with(INFORMATION)).min() {
-        None => Ok(()),
-        Some(key) => Err(Error::Invalid(format!(
-            "StorageClass parameter {key:?} is unknown: allowed are only those that begin with {INFORMATION}"
-        ))),
+/// What the class says about the allocation. Refuses what the engine does not understand: a misspelt parameter must not
+/// be ignored.
+pub(super) fn allocation(
+    parameters: &HashMap<String, String>,
+    engine: &dyn Engine,
+) -> Result<Option<Allocation>> {
+    let known = engine.parameters();
+    let unknown = |key: &&String| !key.starts_with(INFORMATION) && !known.contains(&key.as_str());
+    if let Some(key) = parameters.keys().filter(unknown).min() {
+        let ours = format!("those that begin with {INFORMATION}");
+        let mut allowed = known.to_vec();
+        allowed.push(&ours);
+        return Err(Error::Invalid(format!(
+            "StorageClass parameter {key:?} is unknown: allowed are {}",
+            allowed.join(" and ")
+        )));
+    }
+    let Some(value) = parameters.get("allocation") else { return Ok(None) };
+    Allocation::named(value).map(Some).ok_or_else(|| {
+        Error::Invalid(format!("StorageClass parameter allocation is {value:?}: it may be thick or sparse"))
+    })
+}
+
+/// Whether a volume's allocation is what the class says, if it says anything.
+pub(super) fn check_allocation(
+    record: &Record,
+    parameters: &HashMap<String, String>,
+    engine: &dyn Engine,
+) -> Result<()> {
+    let has = record.content.allocation();
+    match allocation(parameters, engine)? {
+        Some(asked) if asked != has => Err(Error::Conflict {
+            id: record.id.to_string(),
+            difference: format!("it is {}, asked is {}", has.name(), asked.name()),
+        }),
+        _ => Ok(()),
     }
 }
 
