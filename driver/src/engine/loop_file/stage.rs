@@ -12,6 +12,7 @@ use super::{attach, fill_holes, image, image_bytes, probe};
 use crate::capability::Capability;
 use crate::error::{Error, Result};
 use crate::record::{Allocation, Content, Format};
+use crate::status::chain;
 use crate::store::Volume;
 
 /// Attaches, formats if it never was, checks, grows and mounts, as far as each is still to do.
@@ -58,7 +59,7 @@ pub(crate) fn stage(volume: &mut Volume, staging: &Place, capability: &Capabilit
                 done.checked = true;
             }
             (Step::Check, Some(device)) => {
-                fs_type.check(device.path())?;
+                fs_type.check(device.path()).map_err(|error| damaged(volume, fs_type, &error))?;
                 done.checked = true;
             }
             (Step::GrowUnmounted, Some(device)) => {
@@ -68,7 +69,12 @@ pub(crate) fn stage(volume: &mut Volume, staging: &Place, capability: &Capabilit
                 volume.reach("file system grown");
             }
             (Step::Mount, Some(device)) => {
-                staging.mount(device.path(), fs_type.name(), &options(volume.record.content, capability))?;
+                staging
+                    .mount(device.path(), fs_type.name(), &options(volume.record.content, capability))
+                    .map_err(|error| match error {
+                        dunnage_host::Error::Io { .. } => damaged(volume, fs_type, &error),
+                        error => error.into(),
+                    })?;
                 volume.reach("image mounted");
             }
             (Step::GrowMounted, Some(device)) => {
@@ -79,6 +85,18 @@ pub(crate) fn stage(volume: &mut Volume, staging: &Place, capability: &Capabilit
             }
         }
     }
+}
+
+/// What cannot be checked or mounted may be damaged, and is for people to repair.
+fn damaged(volume: &Volume, fs_type: Kind, error: &dunnage_host::Error) -> Error {
+    Error::Precondition(format!(
+        "volume {} cannot be mounted: {}; if its {} is damaged, repair a copy of its image ({} may do) or restore it \
+         from a backup, for it is never formatted again",
+        volume.id(),
+        chain(error),
+        fs_type.name(),
+        fs_type.repair()
+    ))
 }
 
 /// Btrfs discards unless told otherwise, which would give away the space that the volume was promised.
