@@ -13,7 +13,8 @@ use dunnage_host::space::Space;
 use crate::capability::Capability;
 use crate::error::Result;
 use crate::id::VolumeId;
-use crate::record::{Content, Record};
+use crate::overcommit::Overcommit;
+use crate::record::{Allocation, Content, Record};
 use crate::size::Sizes;
 use crate::store::{Store, Volume};
 
@@ -30,10 +31,10 @@ pub enum EngineKind {
 }
 
 impl EngineKind {
-    pub(crate) fn engine(self) -> Arc<dyn Engine> {
+    pub(crate) fn engine(self, overcommit: Overcommit) -> Arc<dyn Engine> {
         match self {
             Self::Directory => Arc::new(directory::Directory::default()),
-            Self::LoopFile => Arc::new(loop_file::LoopFile),
+            Self::LoopFile => Arc::new(loop_file::LoopFile { overcommit }),
         }
     }
 }
@@ -43,13 +44,25 @@ pub(crate) trait Engine: fmt::Debug + Send + Sync {
     /// Why a volume of this pool can outgrow its size, and what to do; `None` when it cannot.
     fn unlimited(&self, store: &Store) -> Result<Option<String>>;
 
+    /// The parameters of a class that it understands.
+    fn parameters(&self) -> &'static [&'static str];
+
     /// What a volume for this capability consists of, or why it cannot be.
-    fn content(&self, capability: &Capability) -> Result<Content>;
+    fn content(&self, capability: &Capability, allocation: Allocation) -> Result<Content>;
 
     fn sizes(&self, content: Content) -> Sizes;
 
-    /// Bytes that volumes were promised and do not take up yet.
-    fn promised(&self, records: &BTreeMap<VolumeId, Record>) -> u64;
+    /// Bytes of the pool that volumes were promised and do not take up yet; `volumes` is the directory of all of them.
+    fn promised(&self, volumes: &Dir, records: &BTreeMap<VolumeId, Record>) -> u64;
+
+    /// Bytes of the pool that stand for a volume of this record.
+    fn charge(&self, record: &Record) -> u64;
+
+    /// The largest volume that so many bytes of the pool can stand for.
+    fn room(&self, allocation: Allocation, available: u64) -> u64;
+
+    /// Whether writes to a volume need space that others can take.
+    fn shares_space(&self, content: Content) -> bool;
 
     /// Makes the data of a new volume beside its record-to-be.
     fn make(&self, dir: &Dir, record: &Record) -> Result<()>;
@@ -69,7 +82,7 @@ pub(crate) trait Engine: fmt::Debug + Send + Sync {
     /// Makes the volume usable on this node, mounted at `staging` if the engine needs that.
     fn stage(&self, volume: &mut Volume, staging: &Place, capability: &Capability) -> Result<()>;
 
-    /// The open directory that pods get to see.
+    /// The open directory or device node that pods get to see.
     fn source(&self, volume: &Volume, staging: &Place) -> Result<OwnedFd>;
 
     /// All mounts of the volume's data or of parts of it, as `subPath` makes them.
@@ -77,6 +90,9 @@ pub(crate) trait Engine: fmt::Debug + Send + Sync {
 
     /// Whether one of those is of all data.
     fn is_whole(&self, volume: &Volume, mount: &Mount) -> bool;
+
+    /// Makes ready what is published for this way of use, which a block device has for all its pods at once.
+    fn open_for(&self, volume: &Volume, read_only: bool) -> Result<()>;
 
     /// Lets go of what staging holds, once nothing is mounted; `false` when somebody else still holds it.
     fn release(&self, volume: &Volume) -> Result<bool>;

@@ -8,6 +8,7 @@ pub mod error;
 pub mod id;
 mod locks;
 pub mod node;
+mod overcommit;
 mod pool;
 mod record;
 pub mod router;
@@ -17,4 +18,5 @@ pub mod steps;
 mod store;
 
 pub use engine::EngineKind;
+pub use overcommit::Overcommit;
 pub use status::chain;

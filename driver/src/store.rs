@@ -148,7 +148,7 @@ impl Store {
     }
 
     fn available_of(&self, space: Space, index: &Index) -> u64 {
-        let promised = self.engine.promised(&index.records);
+        let promised = self.engine.promised(&self.volumes, &index.records);
         available(space, promised + index.making.values().sum::<u64>())
     }
 
@@ -174,10 +174,11 @@ impl Store {
             return Err(Error::Unavailable(format!("pool {} is being removed", self.id)));
         }
         let free = self.available_of(space, &index);
-        if record.capacity_bytes > free {
-            return Err(Error::Full { wanted: record.capacity_bytes, free });
+        let wanted = self.engine.charge(record);
+        if wanted > free {
+            return Err(Error::Full { wanted, free });
         }
-        index.making.insert(record.id.clone(), record.capacity_bytes);
+        index.making.insert(record.id.clone(), wanted);
         Ok(())
     }
 
@@ -315,10 +316,14 @@ fn encode(record: &Record) -> Result<Vec<u8>> {
 
 /// What is left for new volumes: a full file system harms everything else on it, so a little is kept back.
 fn available(space: Space, promised: u64) -> u64 {
-    const RESERVE_PARTS: u64 = 50;
-    const RESERVE_MOST: u64 = 4 << 30;
-    let reserve = (space.total / RESERVE_PARTS).min(RESERVE_MOST);
-    space.available.saturating_sub(reserve).saturating_sub(promised)
+    space.available.saturating_sub(reserve(space)).saturating_sub(promised)
+}
+
+/// What is kept back.
+pub(crate) fn reserve(space: Space) -> u64 {
+    const PARTS: u64 = 50;
+    const MOST: u64 = 4 << 30;
+    (space.total / PARTS).min(MOST)
 }
 
 #[cfg(test)]

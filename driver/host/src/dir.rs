@@ -145,6 +145,14 @@ impl Dir {
         self.sync()
     }
 
+    /// Bytes of the disk that a file below takes up.
+    pub fn taken(&self, below: impl AsRef<Path>) -> Result<u64> {
+        const UNIT: u64 = 512;
+        let file = self.open_at(below.as_ref(), OFlags::PATH, Mounts::Refuse)?;
+        let stat = fstat(file).map_err(failed("look at", self.path.join(below)))?;
+        Ok(u64::try_from(stat.st_blocks).unwrap_or_default() * UNIT)
+    }
+
     /// Makes the directory's entries durable.
     pub fn sync(&self) -> Result<()> {
         fsync(&self.fd).map_err(failed("sync", &self.path))

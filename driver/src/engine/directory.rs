@@ -18,7 +18,7 @@ use crate::capability::Capability;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::id::VolumeId;
-use crate::record::{Content, Record};
+use crate::record::{Allocation, Content, Record};
 use crate::size::Sizes;
 use crate::status::chain;
 use crate::store::{Store, Volume};
@@ -104,7 +104,17 @@ impl Engine for Directory {
         Ok(limits::remaining(self.without_limit.load(Ordering::Relaxed)))
     }
 
-    fn content(&self, capability: &Capability) -> Result<Content> {
+    fn parameters(&self) -> &'static [&'static str] {
+        &["requireLimit"]
+    }
+
+    fn content(&self, capability: &Capability, _: Allocation) -> Result<Content> {
+        if capability.block {
+            return Err(Error::Invalid(
+                "block volumes are not possible with type Directory: use volumeMode Filesystem, or type LoopFile"
+                    .to_owned(),
+            ));
+        }
         if !capability.fs_type.is_empty() {
             return Err(Error::Invalid(format!(
                 "fs type {:?} is not possible: a Directory volume lies on the pool's own file system, so leave \
@@ -125,8 +135,20 @@ impl Engine for Directory {
         Sizes { minimum: 1, minimum_for: "a volume", step: 1 }
     }
 
-    fn promised(&self, records: &BTreeMap<VolumeId, Record>) -> u64 {
+    fn promised(&self, _: &Dir, records: &BTreeMap<VolumeId, Record>) -> u64 {
         promised(records, |id| self.seen().get(id).map_or(0, |seen| seen.usage.bytes))
+    }
+
+    fn charge(&self, record: &Record) -> u64 {
+        record.capacity_bytes
+    }
+
+    fn room(&self, _: Allocation, available: u64) -> u64 {
+        available
+    }
+
+    fn shares_space(&self, _: Content) -> bool {
+        true
     }
 
     fn make(&self, dir: &Dir, record: &Record) -> Result<()> {
@@ -170,6 +192,10 @@ impl Engine for Directory {
 
     fn is_whole(&self, volume: &Volume, mount: &Mount) -> bool {
         Home::of(volume).is_ok_and(|home| home.has(mount) && mount.root == home.path)
+    }
+
+    fn open_for(&self, _: &Volume, _: bool) -> Result<()> {
+        Ok(())
     }
 
     fn release(&self, _: &Volume) -> Result<bool> {
@@ -286,12 +312,20 @@ mod tests {
             fs_type: fs_type.into(),
             options: dunnage_host::options::parse([option]),
             access: crate::capability::Access::Shared,
+            block: false,
         };
         let engine = Directory::default();
-        assert_eq!(engine.content(&capability("", "noatime,ro")).unwrap(), Content::Directory);
-        let refusal = engine.content(&capability("ext4", "")).unwrap_err().to_string();
+        assert_eq!(
+            engine.content(&capability("", "noatime,ro"), Allocation::Thick).unwrap(),
+            Content::Directory
+        );
+        let refusal = engine.content(&capability("ext4", ""), Allocation::Thick).unwrap_err().to_string();
         assert!(refusal.contains("ext4") && refusal.contains("LoopFile"), "{refusal}");
-        let refusal = engine.content(&capability("", "data=journal")).unwrap_err().to_string();
+        let block = Capability { block: true, ..capability("", "") };
+        let refusal = engine.content(&block, Allocation::Thick).unwrap_err().to_string();
+        assert!(refusal.contains("volumeMode Filesystem") && refusal.contains("LoopFile"), "{refusal}");
+        let refusal =
+            engine.content(&capability("", "data=journal"), Allocation::Thick).unwrap_err().to_string();
         assert!(refusal.contains("data") && refusal.contains("noatime"), "{refusal}");
     }
 }

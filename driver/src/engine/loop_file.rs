@@ -1,10 +1,11 @@
-//! An image file a volume, on a loop device: a hard limit, a file system of its own, all of its space taken at once.
+//! An image file a volume, on a loop device: a hard limit, and a file system of its own or none. All of its space is
+//! taken at once, unless its class wants it sparse.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use dunnage_host::dir::Dir;
@@ -19,11 +20,13 @@ use crate::capability::Capability;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::id::VolumeId;
-use crate::record::{Content, Format, Record};
+use crate::overcommit::Overcommit;
+use crate::record::{Allocation, Content, Format, Record};
 use crate::size::Sizes;
 use crate::status::chain;
 use crate::store::{Store, Volume};
 
+mod block;
 mod grow;
 mod plan;
 mod stage;
@@ -35,10 +38,20 @@ const STEP: u64 = 4096;
 
 /// The engine.
 #[derive(Debug)]
-pub(crate) struct LoopFile;
+pub(crate) struct LoopFile {
+    /// How much more than there is sparse volumes may promise.
+    pub(crate) overcommit: Overcommit,
+}
 
 fn image(volume: &Volume) -> Result<File> {
     volume.file(IMAGE)
+}
+
+/// The image's device, attached now unless it was.
+fn attach(volume: &Volume) -> Result<LoopDevice> {
+    let device = LoopDevice::attach(&image(volume)?, &format!("{}/{IMAGE}", volume.id()))?;
+    volume.reach("image attached");
+    Ok(device)
 }
 
 /// How large the image is.
@@ -71,20 +84,29 @@ impl Engine for LoopFile {
         Ok(None)
     }
 
-    fn content(&self, capability: &Capability) -> Result<Content> {
-        if capability.options.filesystem.iter().any(|(option, _)| option == "discard") {
+    fn parameters(&self) -> &'static [&'static str] {
+        &["allocation", "requireLimit"]
+    }
+
+    fn content(&self, capability: &Capability, allocation: Allocation) -> Result<Content> {
+        let discards = allocation == Allocation::Thick
+            && capability.options.filesystem.iter().any(|(option, _)| option == "discard");
+        if discards {
             return Err(Error::Invalid(
-                "mount option \"discard\" is not possible: it would give away the space that the volume was promised"
+                "mount option \"discard\" is not possible: it would give away the space that the volume was promised; \
+                 it is with the StorageClass parameter allocation: sparse"
                     .to_owned(),
             ));
         }
-        Ok(Content::Image { fs_type: kind(&capability.fs_type)?, format: Format::Never })
+        if capability.block {
+            return Ok(Content::Block { allocation });
+        }
+        Ok(Content::Image { fs_type: kind(&capability.fs_type)?, format: Format::Never, allocation })
     }
 
     fn sizes(&self, content: Content) -> Sizes {
-        let kind = match content {
-            Content::Image { fs_type, .. } => fs_type,
-            Content::Directory => Kind::Ext4,
+        let Content::Image { fs_type: kind, .. } = content else {
+            return Sizes { minimum: STEP, minimum_for: "a block volume", step: STEP };
         };
         let minimum_for = match kind {
             Kind::Ext4 => "an ext4 volume",
@@ -94,13 +116,44 @@ impl Engine for LoopFile {
         Sizes { minimum: kind.minimum(), minimum_for, step: STEP }
     }
 
-    fn promised(&self, _: &BTreeMap<VolumeId, Record>) -> u64 {
-        0
+    /// A thick image has taken what it was promised.
+    fn promised(&self, volumes: &Dir, records: &BTreeMap<VolumeId, Record>) -> u64 {
+        let sparse = records.values().filter(|record| record.content.allocation() == Allocation::Sparse);
+        sparse
+            .map(|record| {
+                // What cannot be looked at is promised in full.
+                let taken =
+                    volumes.taken([record.id.as_str(), IMAGE].iter().collect::<PathBuf>()).unwrap_or(0);
+                self.charge(record).saturating_sub(taken)
+            })
+            .sum()
+    }
+
+    fn charge(&self, record: &Record) -> u64 {
+        match record.content.allocation() {
+            Allocation::Thick => record.capacity_bytes,
+            Allocation::Sparse => self.overcommit.share(record.capacity_bytes),
+        }
+    }
+
+    fn room(&self, allocation: Allocation, available: u64) -> u64 {
+        match allocation {
+            Allocation::Thick => available,
+            Allocation::Sparse => self.overcommit.promises(available),
+        }
+    }
+
+    fn shares_space(&self, content: Content) -> bool {
+        content.allocation() == Allocation::Sparse
     }
 
     fn make(&self, dir: &Dir, record: &Record) -> Result<()> {
         let path = dir.path().join(IMAGE);
         let file = dir.create(IMAGE)?;
+        if record.content.allocation() == Allocation::Sparse {
+            space::extend(&file, record.capacity_bytes, &path)?;
+            return Ok(space::sync(&file, &path)?);
+        }
         space::allocate(&file, record.capacity_bytes, &path).map_err(|error| match error.kind() {
             Some(ErrorKind::Unsupported) => Error::Precondition(
                 "the pool's file system cannot reserve space for an image (fallocate): put the pool on ext4, xfs or \
@@ -129,10 +182,16 @@ impl Engine for LoopFile {
     }
 
     fn stage(&self, volume: &mut Volume, staging: &Place, capability: &Capability) -> Result<()> {
-        stage::stage(volume, staging, capability)
+        match volume.record.content {
+            Content::Block { .. } => block::stage(volume),
+            _ => stage::stage(volume, staging, capability),
+        }
     }
 
     fn source(&self, volume: &Volume, staging: &Place) -> Result<OwnedFd> {
+        if volume.record.content.is_block() {
+            return block::source(volume);
+        }
         let device = LoopDevice::find(&image(volume)?)?;
         match (staging.mounted()?, device) {
             (Some(mount), Some(device)) if device.is_mounted_as(&mount) => Ok(staging.open()?),
@@ -145,17 +204,32 @@ impl Engine for LoopFile {
     }
 
     fn mounts(&self, volume: &Volume) -> Result<Vec<Mount>> {
+        if volume.record.content.is_block() {
+            return block::mounts(volume);
+        }
         match LoopDevice::find(&image(volume)?)? {
             None => Ok(Vec::new()),
             Some(device) => mounts_of(&device),
         }
     }
 
-    fn is_whole(&self, _: &Volume, mount: &Mount) -> bool {
-        mount.root == Path::new("/")
+    fn is_whole(&self, volume: &Volume, mount: &Mount) -> bool {
+        volume.record.content.is_block() || mount.root == Path::new("/")
+    }
+
+    fn open_for(&self, volume: &Volume, read_only: bool) -> Result<()> {
+        match volume.record.content {
+            // A mount's own flags do not hold writers of a device back.
+            Content::Block { .. } => Ok(block::device(volume)?.set_read_only(read_only)?),
+            _ => Ok(()),
+        }
     }
 
     fn release(&self, volume: &Volume) -> Result<bool> {
+        // The mount of a node does not keep its device.
+        if volume.record.content.is_block() && !block::mounts(volume)?.is_empty() {
+            return Ok(false);
+        }
         Ok(LoopDevice::detach(&image(volume)?)?)
     }
 
@@ -169,7 +243,10 @@ impl Engine for LoopFile {
         Ok(())
     }
 
-    fn stats(&self, _: &Volume, published: &Place) -> Result<Space> {
+    fn stats(&self, volume: &Volume, published: &Place) -> Result<Space> {
+        if volume.record.content.is_block() {
+            return Ok(Space { total: block::device(volume)?.size()?, ..Space::default() });
+        }
         Ok(space::of(published.open()?, published.path())?)
     }
 
@@ -186,6 +263,9 @@ impl Engine for LoopFile {
 /// Takes back what an image has lost: the kernel punches a hole where a file system in it asks for zeros. Without room
 /// for that the volume still works, until something is written just there.
 fn fill_holes(volume: &Volume) {
+    if volume.record.content.allocation() == Allocation::Sparse {
+        return;
+    }
     let path = volume.dir.path().join(IMAGE);
     let filled = image(volume).and_then(|image| {
         if space::has_holes(&image, &path)? {

@@ -30,7 +30,7 @@ mod page;
 mod wanted;
 
 use wanted::Wanted;
-pub(super) use wanted::same_content;
+pub(super) use wanted::check_use;
 
 /// CSI Controller.
 #[derive(Clone, Debug)]
@@ -101,11 +101,11 @@ impl Driver {
             return Err(Error::Missing { field: "node_id" });
         }
         let capability = capability::parse(request.volume_capability.as_ref())?;
-        self.engine().content(&capability)?;
         let id = id?;
         let store = self.store()?;
         let _guard = self.lock(&id)?;
         let mut volume = store.volume(&id)?;
+        self.check_use(&volume.record, &capability)?;
         let own = &self.config().node_id;
         if request.node_id != *own {
             return Err(Error::NoSuchNode {
@@ -154,9 +154,9 @@ impl Driver {
         }
         let volume = self.store()?.volume(&id?)?;
         let checked = capability::parse_all(&request.volume_capabilities)
-            .and_then(|all| wanted::content(&all, self.engine()))
-            .and_then(|content| same_content(&volume.record, content))
-            .and_then(|()| wanted::check_parameters(&request.parameters));
+            .and_then(|all| all.iter().try_for_each(|one| self.check_use(&volume.record, one)))
+            .and_then(|()| wanted::check_allocation(&volume.record, &request.parameters, self.engine()))
+            .and_then(|()| wanted::require_limit(&request.parameters).map(drop));
         Ok(match checked {
             Ok(()) => ValidateVolumeCapabilitiesResponse {
                 confirmed: Some(Confirmed {
@@ -193,6 +193,8 @@ impl Driver {
             .as_ref()
             .is_none_or(|topology| topology.segments.get(&key).is_none_or(|pool| pool == store.id.as_str()));
         let available = if here && !self.is_fenced() { store.available()? } else { 0 };
+        let allocation = wanted::allocation(&request.parameters, self.engine()).ok().flatten();
+        let available = self.engine().room(allocation.unwrap_or_default(), available);
         let available = i64::try_from(available).unwrap_or(i64::MAX);
         Ok(GetCapacityResponse {
             available_capacity: available,

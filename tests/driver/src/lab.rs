@@ -12,13 +12,13 @@ use dunnage_csi::v1::{
     CapacityRange, ControllerExpandVolumeRequest, ControllerExpandVolumeResponse,
     ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, CreateVolumeRequest,
     DeleteVolumeRequest, ListVolumesRequest, NodeExpandVolumeRequest, NodeGetVolumeStatsRequest,
-    NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest,
-    Volume, VolumeCapability, VolumeUsage, volume_usage,
+    NodeGetVolumeStatsResponse, NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
+    NodeUnstageVolumeRequest, Volume, VolumeCapability, VolumeUsage, volume_usage,
 };
-use dunnage_driver::EngineKind;
 use dunnage_driver::id::PoolId;
 use dunnage_driver::node::{Config, Driver};
 use dunnage_driver::steps::Steps;
+use dunnage_driver::{EngineKind, Overcommit};
 use dunnage_host::mountinfo;
 use tempfile::TempDir;
 use tonic::{Request, Status};
@@ -71,6 +71,7 @@ impl Lab {
             attach: false,
             kubelet_dir: root.join("kubelet"),
             steps: Steps::default(),
+            overcommit: Overcommit::default(),
         };
         change(&mut config);
         std::fs::create_dir_all(&config.pool_path).unwrap();
@@ -120,10 +121,23 @@ impl Lab {
         bytes: i64,
         capability: VolumeCapability,
     ) -> Result<Volume, Status> {
+        self.create_with(name, bytes, capability, &[]).await
+    }
+
+    /// A volume of a class with parameters.
+    pub async fn create_with(
+        &self,
+        name: &str,
+        bytes: i64,
+        capability: VolumeCapability,
+        parameters: &[(&str, &str)],
+    ) -> Result<Volume, Status> {
+        let parameters = parameters.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
         let request = CreateVolumeRequest {
             name: name.into(),
             capacity_range: Some(CapacityRange { required_bytes: bytes, limit_bytes: 0 }),
             volume_capabilities: vec![capability],
+            parameters: parameters.collect(),
             ..CreateVolumeRequest::default()
         };
         let answer = self.driver().controller().create_volume(Request::new(request)).await?;
@@ -196,14 +210,17 @@ impl Lab {
 
     /// The bytes of a published volume, as its pod has them.
     pub async fn bytes(&self, id: &str, target: &Path) -> VolumeUsage {
+        let bytes = i32::from(volume_usage::Unit::Bytes);
+        self.stats(id, target).await.usage.into_iter().find(|usage| usage.unit == bytes).unwrap()
+    }
+
+    pub async fn stats(&self, id: &str, target: &Path) -> NodeGetVolumeStatsResponse {
         let request = NodeGetVolumeStatsRequest {
             volume_id: id.into(),
             volume_path: text(target).into(),
             ..NodeGetVolumeStatsRequest::default()
         };
-        let stats = self.driver().node().node_get_volume_stats(Request::new(request)).await.unwrap();
-        let bytes = i32::from(volume_usage::Unit::Bytes);
-        stats.into_inner().usage.into_iter().find(|usage| usage.unit == bytes).unwrap()
+        self.driver().node().node_get_volume_stats(Request::new(request)).await.unwrap().into_inner()
     }
 
     /// Stages at the staging path of the volume's own id.

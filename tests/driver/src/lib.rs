@@ -9,12 +9,12 @@ mod kill;
 mod lab;
 mod sanity;
 
-pub use call::{block, mount, mount_as};
+pub use call::{block, block_as, mount, mount_as};
 pub use certificates::Authority;
 pub use disk::Disk;
 pub use kill::Killer;
 pub use lab::{BACKEND, DRIVER, Lab, NODE, POOL, eventually, free_address, grows_ext4_mounted, pool_id};
-pub use sanity::{Expected, Outcome, Sockets, program, run};
+pub use sanity::{Expected, Outcome, Sockets, program, run, run_block};
 
 use std::path::Path;
 use std::process::Command;

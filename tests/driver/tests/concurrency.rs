@@ -53,10 +53,9 @@ impl Answered {
 /// Codes besides OK that a call may end with here. ABORTED: another call on the volume is under way.
 fn allowed(call: Call) -> &'static [Code] {
     match call {
-        Call::Create => &[Code::Aborted],
         Call::Stage | Call::Expand => &[Code::Aborted, Code::NotFound],
         Call::Publish => &[Code::Aborted, Code::NotFound, Code::FailedPrecondition],
-        Call::Unpublish | Call::Unstage => &[Code::Aborted],
+        Call::Create | Call::Unpublish | Call::Unstage => &[Code::Aborted],
         Call::Delete => &[Code::Aborted, Code::FailedPrecondition],
     }
 }
@@ -147,7 +146,7 @@ async fn storm(engine: EngineKind) {
     let mut report = String::new();
     for answer in &all {
         if let Some(why) = wrong(answer, &all) {
-            let _ = writeln!(report, "{why}: {answer:?}");
+            let _ = writeln!(report, "{why}: {answer:?}: {}", answer.message);
         }
     }
     assert!(report.is_empty(), "{engine:?}: {report}");

@@ -1,12 +1,14 @@
 //! The driver is killed between any two steps of a volume's life; the calls that follow find their way.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use dunnage_csi::v1::VolumeCapability;
 use dunnage_driver::EngineKind;
 use dunnage_driver::id::VolumeId;
-use dunnage_tests_driver::{Killer, Lab, grows_ext4_mounted, mount, pool_id};
+use dunnage_tests_driver::{Killer, Lab, block, grows_ext4_mounted, mount, pool_id};
 use tonic::{Code, Status};
 
 const MIB: i64 = 1 << 20;
@@ -45,11 +47,13 @@ struct Life {
     engine: EngineKind,
     bytes: i64,
     fs_type: &'static str,
+    block: bool,
+    parameters: &'static [(&'static str, &'static str)],
 }
 
 impl Life {
     fn capability(&self) -> VolumeCapability {
-        mount(self.fs_type)
+        if self.block { block() } else { mount(self.fs_type) }
     }
 
     async fn make(&self, lab: &Lab, call: Call, target: &Path) -> Result<(), Status> {
@@ -57,13 +61,13 @@ impl Life {
         let id = id.as_str();
         match call {
             Call::Create => {
-                let volume = lab.create("pvc-1", self.bytes, self.capability()).await?;
+                let volume = lab.create_with("pvc-1", self.bytes, self.capability(), self.parameters).await?;
                 assert_eq!(volume.volume_id, id);
             }
             Call::Stage => lab.stage(id, self.capability()).await?,
             Call::Publish => {
                 lab.publish(id, target, self.capability(), false).await?;
-                std::fs::write(target.join("data"), "kept").unwrap();
+                self.write(target);
             }
             Call::Expand => {
                 let answer = lab.expand(id, 2 * self.bytes).await?;
@@ -76,13 +80,13 @@ impl Life {
             },
             Call::PublishAgain => {
                 lab.publish(id, target, self.capability(), false).await?;
-                assert_eq!(std::fs::read(target.join("data")).unwrap(), b"kept");
+                assert_eq!(self.read(target).unwrap(), b"kept");
                 let total = lab.bytes(id, target).await.total;
                 assert!(total > 3 * self.bytes / 2, "{total} after growth to {}", 2 * self.bytes);
             }
             Call::Unpublish => {
                 // What was written is there up to the end, unless the target is gone already.
-                if let Ok(data) = std::fs::read(target.join("data")) {
+                if let Some(data) = self.read(target) {
                     assert_eq!(data, b"kept");
                 }
                 lab.unpublish(id, target).await?;
@@ -93,9 +97,24 @@ impl Life {
         Ok(())
     }
 
+    fn write(&self, target: &Path) {
+        let path = if self.block { target.to_owned() } else { target.join("data") };
+        let file = OpenOptions::new().write(true).create(!self.block).truncate(false).open(path).unwrap();
+        file.write_all_at(b"kept", 0).unwrap();
+        file.sync_all().unwrap();
+    }
+
+    /// What is written there, if anything is published.
+    fn read(&self, target: &Path) -> Option<Vec<u8>> {
+        let path = if self.block { target.to_owned() } else { target.join("data") };
+        let mut data = vec![0; 4];
+        File::open(path).ok()?.read_exact_at(&mut data, 0).ok().map(|()| data)
+    }
+
     /// Whether the kernel refuses to grow the mounted file system.
     fn grows_at_stage(&self) -> bool {
-        self.engine == EngineKind::LoopFile && self.fs_type.is_empty() && !grows_ext4_mounted()
+        let ext4 = self.engine == EngineKind::LoopFile && self.fs_type.is_empty() && !self.block;
+        ext4 && !grows_ext4_mounted()
     }
 
     /// The life with a kill at one step, or none; gives the steps that were reached.
@@ -122,7 +141,8 @@ impl Life {
             let published =
                 !matches!(call, Call::Create | Call::Stage | Call::Unpublish | Call::Unstage | Call::Delete);
             let staged = published || matches!(call, Call::Stage | Call::Unpublish);
-            let mounts = usize::from(published) + usize::from(staged && self.engine == EngineKind::LoopFile);
+            let mounts = usize::from(published)
+                + usize::from(staged && self.engine == EngineKind::LoopFile && !self.block);
             assert_eq!(lab.mounts().len(), mounts, "{call:?} after {:?}", killer.reached());
         }
         lab.assert_clean();
@@ -140,22 +160,45 @@ impl Life {
 
 #[tokio::test]
 async fn a_directory_volume_survives_a_kill_at_any_step() {
-    Life { engine: EngineKind::Directory, bytes: 16 * MIB, fs_type: "" }.die_everywhere(18).await;
+    Life { engine: EngineKind::Directory, bytes: 16 * MIB, fs_type: "", block: false, parameters: &[] }
+        .die_everywhere(18)
+        .await;
 }
 
 #[tokio::test]
 async fn an_ext4_image_survives_a_kill_at_any_step() {
-    Life { engine: EngineKind::LoopFile, bytes: 16 * MIB, fs_type: "" }.die_everywhere(30).await;
+    Life { engine: EngineKind::LoopFile, bytes: 16 * MIB, fs_type: "", block: false, parameters: &[] }
+        .die_everywhere(30)
+        .await;
 }
 
 #[tokio::test]
 async fn an_xfs_image_survives_a_kill_at_any_step() {
-    Life { engine: EngineKind::LoopFile, bytes: 300 * MIB, fs_type: "xfs" }.die_everywhere(30).await;
+    Life { engine: EngineKind::LoopFile, bytes: 300 * MIB, fs_type: "xfs", block: false, parameters: &[] }
+        .die_everywhere(30)
+        .await;
 }
 
 #[tokio::test]
 async fn a_btrfs_image_survives_a_kill_at_any_step() {
-    Life { engine: EngineKind::LoopFile, bytes: 128 * MIB, fs_type: "btrfs" }.die_everywhere(30).await;
+    Life { engine: EngineKind::LoopFile, bytes: 128 * MIB, fs_type: "btrfs", block: false, parameters: &[] }
+        .die_everywhere(30)
+        .await;
+}
+
+#[tokio::test]
+async fn a_block_volume_survives_a_kill_at_any_step() {
+    Life { engine: EngineKind::LoopFile, bytes: 16 * MIB, fs_type: "", block: true, parameters: &[] }
+        .die_everywhere(25)
+        .await;
+}
+
+#[tokio::test]
+async fn a_sparse_image_survives_a_kill_at_any_step() {
+    let parameters = &[("allocation", "sparse")];
+    Life { engine: EngineKind::LoopFile, bytes: 16 * MIB, fs_type: "", block: false, parameters }
+        .die_everywhere(30)
+        .await;
 }
 
 #[tokio::test]

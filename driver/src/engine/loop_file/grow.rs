@@ -9,7 +9,7 @@ use tracing::{debug, info};
 use super::plan::{Growth, growth};
 use super::{IMAGE, image, image_bytes, mounts_of, probe};
 use crate::error::{Error, Result};
-use crate::record::Content;
+use crate::record::{Allocation, Content};
 use crate::store::Volume;
 
 /// Lets the record follow an image that has grown already: the call that grew it was cut short.
@@ -26,8 +26,10 @@ pub(crate) fn settle(volume: &mut Volume) -> Result<()> {
 pub(crate) fn grow(volume: &Volume, bytes: u64) -> Result<()> {
     let path = volume.dir.path().join(IMAGE);
     let image = image(volume)?;
-    space::take(&image, bytes, &path)?;
-    volume.reach("space beyond the image taken");
+    if volume.record.content.allocation() == Allocation::Thick {
+        space::take(&image, bytes, &path)?;
+        volume.reach("space beyond the image taken");
+    }
     space::extend(&image, bytes, &path)?;
     volume.reach("image grown");
     Ok(space::sync(&image, &path)?)

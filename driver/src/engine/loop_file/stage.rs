@@ -8,10 +8,11 @@ use tracing::{debug, info};
 
 use super::grow::settle;
 use super::plan::{Device, Done, Seen, Staging, Step, next};
-use super::{fill_holes, image, image_bytes, probe};
+use super::{attach, fill_holes, image, image_bytes, probe};
 use crate::capability::Capability;
 use crate::error::{Error, Result};
-use crate::record::{Content, Format};
+use crate::record::{Allocation, Content, Format};
+use crate::status::chain;
 use crate::store::Volume;
 
 /// Attaches, formats if it never was, checks, grows and mounts, as far as each is still to do.
@@ -22,9 +23,8 @@ pub(crate) fn stage(volume: &mut Volume, staging: &Place, capability: &Capabilit
     staging.make()?;
     settle(volume)?;
     fill_holes(volume);
-    let image = image(volume)?;
     let image_bytes = image_bytes(volume)?;
-    let mut device = LoopDevice::find(&image)?;
+    let mut device = LoopDevice::find(&image(volume)?)?;
     let mut done = Done::default();
     loop {
         let seen = look(volume, staging, device.as_ref(), image_bytes, done)?;
@@ -40,8 +40,7 @@ pub(crate) fn stage(volume: &mut Volume, staging: &Place, capability: &Capabilit
                 )));
             }
             (Step::Attach, _) | (_, None) => {
-                device = Some(LoopDevice::attach(&image, &format!("{}/{}", volume.id(), super::IMAGE))?);
-                volume.reach("image attached");
+                device = Some(attach(volume)?);
             }
             (Step::Resize, Some(device)) => {
                 device.take_size_of_image()?;
@@ -60,7 +59,7 @@ pub(crate) fn stage(volume: &mut Volume, staging: &Place, capability: &Capabilit
                 done.checked = true;
             }
             (Step::Check, Some(device)) => {
-                fs_type.check(device.path())?;
+                fs_type.check(device.path()).map_err(|error| damaged(volume, fs_type, &error))?;
                 done.checked = true;
             }
             (Step::GrowUnmounted, Some(device)) => {
@@ -70,7 +69,12 @@ pub(crate) fn stage(volume: &mut Volume, staging: &Place, capability: &Capabilit
                 volume.reach("file system grown");
             }
             (Step::Mount, Some(device)) => {
-                staging.mount(device.path(), fs_type.name(), &options(fs_type, capability))?;
+                staging
+                    .mount(device.path(), fs_type.name(), &options(volume.record.content, capability))
+                    .map_err(|error| match error {
+                        dunnage_host::Error::Io { .. } => damaged(volume, fs_type, &error),
+                        error => error.into(),
+                    })?;
                 volume.reach("image mounted");
             }
             (Step::GrowMounted, Some(device)) => {
@@ -83,10 +87,22 @@ pub(crate) fn stage(volume: &mut Volume, staging: &Place, capability: &Capabilit
     }
 }
 
+/// What cannot be checked or mounted may be damaged, and is for people to repair.
+fn damaged(volume: &Volume, fs_type: Kind, error: &dunnage_host::Error) -> Error {
+    Error::Precondition(format!(
+        "volume {} cannot be mounted: {}; if its {} is damaged, repair a copy of its image ({} may do) or restore it \
+         from a backup, for it is never formatted again",
+        volume.id(),
+        chain(error),
+        fs_type.name(),
+        fs_type.repair()
+    ))
+}
+
 /// Btrfs discards unless told otherwise, which would give away the space that the volume was promised.
-fn options(fs_type: Kind, capability: &Capability) -> Options {
+fn options(content: Content, capability: &Capability) -> Options {
     let mut options = capability.options.clone();
-    if fs_type == Kind::Btrfs {
+    if matches!(content, Content::Image { fs_type: Kind::Btrfs, allocation: Allocation::Thick, .. }) {
         options.filesystem.insert(0, ("nodiscard".to_owned(), None));
     }
     options
@@ -109,7 +125,7 @@ fn look(
     image_bytes: u64,
     done: Done,
 ) -> Result<Seen> {
-    let Content::Image { fs_type, format } = volume.record.content else {
+    let Content::Image { fs_type, format, .. } = volume.record.content else {
         return Err(Error::Precondition(format!("volume {} is no image", volume.id())));
     };
     let mounted = staging.mounted()?;

@@ -6,6 +6,7 @@ use dunnage_host::filesystem::Kind;
 use super::*;
 use crate::engine::EngineKind;
 use crate::id::VolumeId;
+use crate::overcommit::Overcommit;
 use crate::record::Format;
 
 fn request(fs_type: &str) -> CreateVolumeRequest {
@@ -23,12 +24,12 @@ fn request(fs_type: &str) -> CreateVolumeRequest {
 type Spoil = fn(&mut CreateVolumeRequest);
 
 fn parse(request: &CreateVolumeRequest) -> Result<Wanted> {
-    Wanted::parse(request, EngineKind::LoopFile.engine().as_ref())
+    Wanted::parse(request, EngineKind::LoopFile.engine(Overcommit::default()).as_ref())
 }
 
 #[test]
 fn what_cannot_be_served_is_named_with_what_can() {
-    let cases: [(&str, Spoil); 9] = [
+    let cases: [(&str, Spoil); 10] = [
         ("name is missing", |r| r.name.clear()),
         ("control characters", |r| r.name = "a\0b".into()),
         ("256 bytes", |r| r.name = "x".repeat(300)),
@@ -37,9 +38,10 @@ fn what_cannot_be_served_is_named_with_what_can() {
             r.parameters =
                 [("fsTyp".into(), "xfs".into()), ("csi.storage.k8s.io/pvc/name".into(), "a".into())].into();
         }),
-        ("requireLimit is \"yes\": it can be", |r| {
+        ("requireLimit is \"yes\": it may be", |r| {
             r.parameters = [("requireLimit".into(), "yes".into())].into();
         }),
+        ("may be thick or sparse", |r| r.parameters = [("allocation".into(), "thin".into())].into()),
         ("dataSource is not possible", |r| r.volume_content_source = Some(VolumeContentSource::default())),
         ("mutable parameter \"iops\"", |r| r.mutable_parameters = [("iops".into(), "1".into())].into()),
         ("is negative", |r| r.capacity_range = Some(CapacityRange { required_bytes: -1, limit_bytes: 0 })),
@@ -65,7 +67,7 @@ fn an_existing_volume_answers_only_what_it_is() {
         id,
         name: "pvc-1".into(),
         capacity_bytes: 100,
-        content: Content::Image { fs_type: Kind::Ext4, format: Format::Done },
+        content: Content::Image { fs_type: Kind::Ext4, format: Format::Done, allocation: Allocation::Thick },
         published_node: None,
     };
     for (fs_type, required_bytes, limit_bytes, same) in [
@@ -81,6 +83,12 @@ fn an_existing_volume_answers_only_what_it_is() {
         let matched = parse(&request).unwrap().matches(record.clone());
         assert_eq!(matched.is_ok(), same, "{matched:?}");
         assert!(matches!(matched, Ok(_) | Err(Error::Conflict { .. })));
+    }
+    for (allocation, same) in [("thick", true), ("sparse", false)] {
+        let mut request = request("");
+        request.parameters = [("allocation".into(), allocation.into())].into();
+        let matched = parse(&request).unwrap().matches(record.clone());
+        assert_eq!(matched.is_ok(), same, "{matched:?}");
     }
 }
 
