@@ -189,6 +189,10 @@ impl Engine for Directory {
         Ok(true)
     }
 
+    fn release_lost(&self, _: &VolumeId) -> Result<bool> {
+        Ok(true)
+    }
+
     fn stats(&self, volume: &Volume, _: &Place) -> Result<Space> {
         let usage = self.usage(volume)?;
         let disk = volume.space()?;
