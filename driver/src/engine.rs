@@ -97,6 +97,9 @@ pub(crate) trait Engine: fmt::Debug + Send + Sync {
     /// Lets go of what staging holds, once nothing is mounted; `false` when somebody else still holds it.
     fn release(&self, volume: &Volume) -> Result<bool>;
 
+    /// The same for a volume whose pool is gone, as far as anything of it outlives its last mount.
+    fn release_lost(&self, id: &VolumeId) -> Result<bool>;
+
     /// Makes durable what was written while the volume was staged.
     fn persist(&self, volume: &Volume) -> Result<()>;
 

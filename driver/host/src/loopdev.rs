@@ -37,6 +37,19 @@ impl LoopDevice {
     /// The device that has this image, if any.
     pub fn find(image: &File) -> Result<Option<Self>> {
         let wanted = identity(image)?;
+        Self::search(|device| Ok(device.backing()? == Some(wanted)))
+    }
+
+    /// The kept device that was attached under this name, if any: for an image that cannot be reached.
+    pub fn kept_as(name: &str) -> Result<Option<Self>> {
+        Self::search(|device| match sys::loop_status(&device.file) {
+            Ok(info) => Ok(info.name() == name.as_bytes() && info.flags & sys::AUTOCLEAR == 0),
+            Err(Errno::NXIO) => Ok(false),
+            Err(error) => Err(failed("look at", &device.path)(error)),
+        })
+    }
+
+    fn search(is_wanted: impl Fn(&Self) -> Result<bool>) -> Result<Option<Self>> {
         let listing = || failed("list", "/sys/block");
         for entry in std::fs::read_dir("/sys/block").map_err(listing())? {
             let name = entry.map_err(listing())?.file_name();
@@ -52,7 +65,7 @@ impl LoopDevice {
                 continue;
             }
             if let Some(device) = Self::open(number)?
-                && device.backing()? == Some(wanted)
+                && is_wanted(&device)?
             {
                 return Ok(Some(device));
             }
@@ -91,8 +104,17 @@ impl LoopDevice {
 
     /// Waits until no device has the image, and makes it so; `false` when somebody else keeps it attached.
     pub fn detach(image: &File) -> Result<bool> {
+        Self::detach_all(|| Self::find(image))
+    }
+
+    /// The same for a device that is kept under this name.
+    pub fn detach_kept(name: &str) -> Result<bool> {
+        Self::detach_all(|| Self::kept_as(name))
+    }
+
+    fn detach_all(find: impl Fn() -> Result<Option<Self>>) -> Result<bool> {
         for _ in 0..DETACH_TRIES {
-            let Some(device) = Self::find(image)? else { return Ok(true) };
+            let Some(device) = find()? else { return Ok(true) };
             // The next image that gets this number must not find it read-only.
             device.set_read_only(false)?;
             match sys::loop_clear(&device.file) {
@@ -100,7 +122,7 @@ impl LoopDevice {
                 Err(error) => return Err(failed("detach", device.path)(error)),
             }
             drop(device);
-            if Self::find(image)?.is_none() {
+            if find()?.is_none() {
                 return Ok(true);
             }
             sleep(DETACH_PAUSE);

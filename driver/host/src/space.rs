@@ -53,6 +53,20 @@ pub fn take(file: &File, bytes: u64, path: &Path) -> Result<()> {
     })
 }
 
+/// Gives back what a file has taken beyond its end, if that is worth the trouble.
+pub fn give_back(file: &File, path: &Path) -> Result<()> {
+    const UNIT: u64 = 512;
+    const WORTH: u64 = 1 << 20;
+    /// The file system's own blocks for a file are counted as the file's.
+    const OVERHEAD_PARTS: u64 = 1024;
+    let metadata = file.metadata().map_err(failed("look at", path))?;
+    let length = metadata.len();
+    if metadata.blocks().saturating_mul(UNIT) < length + length / OVERHEAD_PARTS + WORTH {
+        return Ok(());
+    }
+    ftruncate(file, length).map_err(failed("give back space of", path))
+}
+
 /// Makes a file larger without taking space.
 pub fn extend(file: &File, bytes: u64, path: &Path) -> Result<()> {
     let length = file.metadata().map_err(failed("look at", path))?.len();

@@ -73,6 +73,13 @@ impl LoopInfo {
     }
 }
 
+impl LoopInfo {
+    /// What `loop_configure` was given, as far as it fits.
+    pub(crate) fn name(&self) -> &[u8] {
+        self.file_name.split(|byte| *byte == 0).next().unwrap_or_default()
+    }
+}
+
 /// `LOOP_CTL_GET_FREE` answers in the return value, a pattern that rustix has no type for.
 struct GetFree;
 

@@ -202,6 +202,10 @@ impl Engine for Directory {
         Ok(true)
     }
 
+    fn release_lost(&self, _: &VolumeId) -> Result<bool> {
+        Ok(true)
+    }
+
     /// All of the pool's file system: the kernel does not know which of it is the volume's.
     fn persist(&self, volume: &Volume) -> Result<()> {
         Ok(volume.dir.sync_filesystem()?)

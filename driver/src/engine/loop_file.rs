@@ -49,9 +49,14 @@ fn image(volume: &Volume) -> Result<File> {
 
 /// The image's device, attached now unless it was.
 fn attach(volume: &Volume) -> Result<LoopDevice> {
-    let device = LoopDevice::attach(&image(volume)?, &format!("{}/{IMAGE}", volume.id()))?;
+    let device = LoopDevice::attach(&image(volume)?, &device_name(volume.id()))?;
     volume.reach("image attached");
     Ok(device)
+}
+
+/// What people are told of a device, and how it is known when its image is out of reach.
+fn device_name(id: &VolumeId) -> String {
+    format!("{id}/{IMAGE}")
 }
 
 /// How large the image is.
@@ -231,6 +236,10 @@ impl Engine for LoopFile {
             return Ok(false);
         }
         Ok(LoopDevice::detach(&image(volume)?)?)
+    }
+
+    fn release_lost(&self, id: &VolumeId) -> Result<bool> {
+        block::release_lost(id)
     }
 
     /// The unmount has written the file system to the image; this writes the image to the disk.

@@ -73,16 +73,19 @@ impl Driver {
             staging.unmount()?;
             self.config().steps.reach("staging unmounted");
         }
-        match self.store().and_then(|store| store.volume(&id)) {
+        let released = match self.store().and_then(|store| store.volume(&id)) {
             Ok(volume) => {
-                if !self.engine().release(&volume)? {
-                    warn!("volume is unmounted here, but a copy of the mount elsewhere still holds it");
-                }
+                let released = self.engine().release(&volume)?;
                 self.engine().persist(&volume)?;
+                released
             }
-            // Nothing to release without a volume; without a pool, the last unmount has released it.
-            Err(Error::NoSuchVolume { .. } | Error::Unavailable(_)) => {}
+            // Nothing to release without a volume; without a pool, the last unmount has released most.
+            Err(Error::NoSuchVolume { .. }) => true,
+            Err(Error::Unavailable(_)) => self.engine().release_lost(&id)?,
             Err(error) => return Err(error),
+        };
+        if !released {
+            warn!("volume is unmounted here, but another mount or its copy elsewhere still holds it");
         }
         info!("volume unstaged");
         Ok(NodeUnstageVolumeResponse {})

@@ -1,6 +1,7 @@
 //! Volumes that become larger: online, offline, cut short, and not at all.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
 use dunnage_driver::EngineKind;
@@ -113,6 +114,24 @@ async fn a_growth_that_was_cut_short_is_finished_by_the_next_stage() {
     // The size that was asked for is too little now.
     let status = lab.expand_within(&id, 96 * MIB, 100 * MIB).await.unwrap_err();
     assert_eq!(status.code(), Code::OutOfRange);
+    remove(&lab, &id).await;
+}
+
+#[tokio::test]
+async fn space_that_was_taken_for_a_growth_cut_short_is_given_back() {
+    let mut lab = Lab::new(EngineKind::LoopFile);
+    let id = lab.create("pvc-1", 64 * MIB, mount("")).await.unwrap().volume_id;
+    let image = lab.volume_dir(&id).join("image");
+    let taken = || std::fs::metadata(&image).unwrap().blocks() * 512;
+    // In the books, and then beyond the image.
+    lab.config.steps = Killer::at(1).steps();
+    lab.restart();
+    assert_eq!(lab.expand(&id, 128 * MIB).await.unwrap_err().code(), Code::Internal);
+    assert!(taken() >= 128 << 20);
+    lab.restart();
+    stage(&lab, &id, "").await;
+    assert!((64 << 20..65 << 20).contains(&taken()), "{}", taken());
+    assert_eq!(lab.listed_bytes(&id).await, 64 * MIB);
     remove(&lab, &id).await;
 }
 

@@ -7,8 +7,9 @@ use dunnage_host::mountinfo::{self, Mount};
 
 use super::grow::settle;
 use super::plan::is_short;
-use super::{attach, fill_holes, image, image_bytes};
+use super::{attach, device_name, fill_holes, image, image_bytes};
 use crate::error::{Error, Result};
+use crate::id::VolumeId;
 use crate::store::Volume;
 
 /// Attaches the image and keeps it so, for there is no mount that would.
@@ -44,5 +45,17 @@ pub(crate) fn mounts(volume: &Volume) -> Result<Vec<Mount>> {
     match LoopDevice::find(&image(volume)?)? {
         None => Ok(Vec::new()),
         Some(device) => Ok(device.node_mounts(mountinfo::read()?)?),
+    }
+}
+
+/// Detaches the device of a volume whose image cannot be reached any more.
+pub(crate) fn release_lost(id: &VolumeId) -> Result<bool> {
+    let name = device_name(id);
+    match LoopDevice::kept_as(&name)? {
+        Some(device) if device.node_mounts(mountinfo::read()?)?.is_empty() => {
+            Ok(LoopDevice::detach_kept(&name)?)
+        }
+        Some(_) => Ok(false),
+        None => Ok(true),
     }
 }

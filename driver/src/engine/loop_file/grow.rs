@@ -1,5 +1,7 @@
 //! Growth of an image: its space first, then its own size, then the device's, then the file system's.
 
+use std::path::Path;
+
 use dunnage_host::filesystem::is_growth_forbidden;
 use dunnage_host::loopdev::LoopDevice;
 use dunnage_host::mountinfo::Mount;
@@ -12,11 +14,12 @@ use crate::error::{Error, Result};
 use crate::record::{Allocation, Content};
 use crate::store::Volume;
 
-/// Lets the record follow an image that has grown already: the call that grew it was cut short.
+/// Cleans up after a call that was cut short: the record follows an image that has grown already, and one that has not
+/// grown gives back what was taken for it.
 pub(crate) fn settle(volume: &mut Volume) -> Result<()> {
     let bytes = image_bytes(volume)?;
     if bytes <= volume.record.capacity_bytes {
-        return Ok(());
+        return Ok(space::give_back(&image(volume)?, &volume.dir.path().join(IMAGE))?);
     }
     volume.note(|record| record.capacity_bytes = bytes)?;
     volume.reach("growth settled");
@@ -50,8 +53,8 @@ pub(crate) fn grow_staged(volume: &Volume) -> Result<()> {
     }
     let Content::Image { fs_type, .. } = volume.record.content else { return Ok(()) };
     let mut mounts = mounts_of(&device)?;
-    // Through one that is read-only nothing grows.
-    mounts.sort_by_key(|mount: &Mount| mount.read_only);
+    // Through one that is read-only nothing grows, and one of a part may be a single file.
+    mounts.sort_by_key(|mount: &Mount| (mount.read_only, mount.root != Path::new("/")));
     let Some(mount) = mounts.first() else { return not_staged() };
     let growth = growth(fs_type, probe(&device)?, device.size()?);
     debug!(volume = %volume.id(), ?growth, "growing");
