@@ -1,7 +1,7 @@
 # The front door. `make` shows what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-keep test lint test-unit test-driver test-control-plane test-system test-conformance bench image clean clean-cache
+.PHONY: help demo demo-keep test lint test-unit test-driver test-control-plane test-lab test-system test-conformance bench image clean clean-cache
 
 # Cargo profile of the image: `release` to publish it, `fast` (built in half the time) for tests and the demo.
 PROFILE ?= release
@@ -32,6 +32,9 @@ test-control-plane: ## Operator and sidecars against a real API server, etcd and
 
 test-system: ## The whole on an embedded cluster of two nodes, with power cuts
 	@tests/report test-system sh -c 'tests/cluster/test && tests/system/run'
+
+test-lab: ## The driver's tests that need Debian's stock kernel (project quota), in a virtual machine
+	@tests/report test-lab tests/lab/test
 
 test-conformance: ## The Kubernetes storage suite against each engine (not part of `make test`)
 	@PROFILE=fast tests/report test-conformance tests/conformance/run.sh

@@ -1,5 +1,9 @@
 //! The checks that the API server cannot do, because they depend on the cluster's nodes.
 
+use std::collections::BTreeMap;
+
+use kube::ResourceExt as _;
+
 use crate::defaults;
 use crate::{BackendType, ClassState, FsType, StorageBackend};
 
@@ -37,6 +41,19 @@ pub enum Invalid {
         /// The kubelet's directory.
         kubelet_dir: String,
     },
+    /// An older backend has the same directory on the same node, or one within or above it.
+    #[error(
+        "path {path} is, or lies within or above, the path {other_path} of StorageBackend {other} on the same nodes: \
+         make a StorageBackend with another path, or let the two select different nodes"
+    )]
+    PathShared {
+        /// The pool's path.
+        path: String,
+        /// The older backend.
+        other: String,
+        /// That backend's path.
+        other_path: String,
+    },
     /// The settings of the type are missing.
     #[error("type {0} needs spec.{1}: set it with a path")]
     MemberMissing(&'static str, &'static str),
@@ -73,6 +90,33 @@ pub fn validate(backend: &StorageBackend, kubelet_dirs: &[String]) -> Result<(),
     file_systems(backend)
 }
 
+/// Checks a backend's path against those of older backends that select a node with it, given the labels of each node.
+pub fn shares_no_path<'a>(
+    backend: &StorageBackend,
+    others: impl IntoIterator<Item = &'a StorageBackend>,
+    nodes: &[&BTreeMap<String, String>],
+) -> Result<(), Invalid> {
+    let Some((path, _)) = defaults::pool(&backend.spec) else { return Ok(()) };
+    let age =
+        |backend: &StorageBackend| (backend.creation_timestamp().map(|time| time.0), backend.name_any());
+    let met = |other: &StorageBackend| {
+        nodes
+            .iter()
+            .any(|labels| defaults::selects(&backend.spec, labels) && defaults::selects(&other.spec, labels))
+    };
+    for other in others {
+        let Some((other_path, _)) = defaults::pool(&other.spec) else { continue };
+        if age(other) < age(backend) && (within(path, other_path) || within(other_path, path)) && met(other) {
+            return Err(Invalid::PathShared {
+                path: path.to_owned(),
+                other: other.name_any(),
+                other_path: other_path.to_owned(),
+            });
+        }
+    }
+    Ok(())
+}
+
 /// Characters that a driver's name may have so that its registration socket can be opened.
 pub fn driver_name_limit(kubelet_dir: &str) -> usize {
     let rest = kubelet_dir.len() + "/plugins_registry/".len() + "-reg.sock".len();
@@ -91,11 +135,13 @@ fn file_systems(backend: &StorageBackend) -> Result<(), Invalid> {
                 "a Directory volume has the file system of its pool, so take the parameter away"
             }
             BackendType::LoopFile
-                if [FsType::Ext4, FsType::Xfs].iter().any(|known| known.as_str() == fs_type) =>
+                if [FsType::Ext4, FsType::Xfs, FsType::Btrfs]
+                    .iter()
+                    .any(|known| known.as_str() == fs_type) =>
             {
                 continue;
             }
-            BackendType::LoopFile => "LoopFile has ext4 and xfs",
+            BackendType::LoopFile => "LoopFile has ext4, xfs and btrfs",
         };
         return Err(Invalid::FsType { class: class.name.clone(), fs_type: fs_type.clone(), remedy });
     }
@@ -105,7 +151,7 @@ fn file_systems(backend: &StorageBackend) -> Result<(), Invalid> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Directory, LoopFile, StorageBackendSpec, StorageClassSpec};
+    use crate::{Directory, LabelSelector, LoopFile, Nodes, StorageBackendSpec, StorageClassSpec};
 
     const MICROK8S: &str = "/var/snap/microk8s/common/var/lib/kubelet";
 
@@ -189,5 +235,45 @@ mod tests {
         assert!(matches!(validate(&backend, &[]), Err(Invalid::FsType { .. })));
         backend.spec.classes[0].state = ClassState::Unmanaged;
         assert_eq!(validate(&backend, &[]), Ok(()));
+    }
+
+    #[test]
+    fn of_two_backends_on_one_directory_of_a_node_the_younger_is_refused() {
+        let made = |name: &str, path: &str, day: u8, disk: Option<&str>| {
+            let mut backend = directory(name, path);
+            let time = serde_json::from_value(serde_json::json!(format!("2026-01-0{day}T00:00:00Z")));
+            backend.metadata.creation_timestamp = Some(time.expect("a time"));
+            backend.spec.nodes = disk.map(|disk| Nodes {
+                selector: Some(LabelSelector {
+                    match_labels: [("disk".to_owned(), disk.to_owned())].into(),
+                    ..LabelSelector::default()
+                }),
+                ..Nodes::default()
+            });
+            backend
+        };
+        let labels = |disk: &str| BTreeMap::from([("disk".to_owned(), disk.to_owned())]);
+        let (ssd, hdd) = (labels("ssd"), labels("hdd"));
+        let nodes = [&ssd, &hdd];
+        let old = made("old", "/srv/pool", 1, Some("ssd"));
+        for (path, day, disk, refused) in [
+            ("/srv/pool", 2, None, true),
+            ("/srv/pool/nested", 2, Some("ssd"), true),
+            ("/srv", 2, Some("ssd"), true),
+            ("/srv/pool2", 2, None, false),
+            ("/srv/pool", 2, Some("hdd"), false),
+            ("/srv/pool", 2, Some("tape"), false),
+        ] {
+            let young = made("young", path, day, disk);
+            let checked = shares_no_path(&young, [&old, &young], &nodes);
+            assert_eq!(checked.is_err(), refused, "{path} {disk:?}: {checked:?}");
+            assert_eq!(shares_no_path(&old, [&old, &young], &nodes), Ok(()), "the older goes on");
+        }
+        // Of the same second, the name decides, so that exactly one goes on.
+        let twin = made("twin", "/srv/pool", 1, None);
+        assert!(shares_no_path(&twin, [&old], &nodes).is_err());
+        assert!(shares_no_path(&old, [&twin], &nodes).is_ok());
+        let said = shares_no_path(&twin, [&old], &nodes).expect_err("shared").to_string();
+        assert!(said.contains("StorageBackend old") && said.contains("/srv/pool"), "{said}");
     }
 }

@@ -1,8 +1,23 @@
-//! What the controller service can do: the same at the router and at each agent.
+//! What the plugin and its controller service can do: the same at the router and at each agent.
 
-use dunnage_csi::v1::ControllerServiceCapability;
 use dunnage_csi::v1::controller_service_capability::rpc::Type;
 use dunnage_csi::v1::controller_service_capability::{self, Rpc};
+use dunnage_csi::v1::plugin_capability::{self, Service, VolumeExpansion, service, volume_expansion};
+use dunnage_csi::v1::{ControllerServiceCapability, PluginCapability};
+
+/// The capabilities of the plugin as a whole.
+pub(crate) fn plugin() -> Vec<PluginCapability> {
+    let service = |kind: service::Type| plugin_capability::Type::Service(Service { r#type: kind.into() });
+    let online = VolumeExpansion { r#type: volume_expansion::Type::Online.into() };
+    [
+        service(service::Type::ControllerService),
+        service(service::Type::VolumeAccessibilityConstraints),
+        plugin_capability::Type::VolumeExpansion(online),
+    ]
+    .into_iter()
+    .map(|kind| PluginCapability { r#type: Some(kind) })
+    .collect()
+}
 
 /// The capabilities with or without attach. No `LIST_VOLUMES_PUBLISHED_NODES`: node-local volumes have no use for it.
 pub(crate) fn controller(attach: bool) -> Vec<ControllerServiceCapability> {
@@ -11,6 +26,7 @@ pub(crate) fn controller(attach: bool) -> Vec<ControllerServiceCapability> {
         Type::ListVolumes,
         Type::GetCapacity,
         Type::SingleNodeMultiWriter,
+        Type::ExpandVolume,
         Type::CreateDeleteSnapshot,
         Type::ListSnapshots,
         Type::CloneVolume,

@@ -14,6 +14,8 @@ pub(crate) struct Capability {
     pub fs_type: String,
     pub options: Options,
     pub access: Access,
+    /// The device itself is wanted, not a file system.
+    pub block: bool,
 }
 
 /// Who may use the volume at a time, always on one node.
@@ -28,25 +30,17 @@ pub(crate) enum Access {
 /// Reads one capability.
 pub(crate) fn parse(capability: Option<&VolumeCapability>) -> Result<Capability> {
     let capability = capability.ok_or(Error::Missing { field: "volume_capability" })?;
-    let mount = match &capability.access_type {
-        Some(AccessType::Mount(mount)) => mount,
-        Some(AccessType::Block(_)) => {
-            return Err(Error::Invalid(
-                "block volumes are not possible here: use volumeMode Filesystem".to_owned(),
-            ));
-        }
+    let (fs_type, options, block) = match &capability.access_type {
+        Some(AccessType::Mount(mount)) => (mount.fs_type.clone(), mount_options(mount), false),
+        Some(AccessType::Block(_)) => (String::new(), Options::default(), true),
         None => return Err(Error::Missing { field: "volume_capability.access_type" }),
     };
     let mode =
         capability.access_mode.as_ref().ok_or(Error::Missing { field: "volume_capability.access_mode" })?;
-    Ok(Capability {
-        fs_type: mount.fs_type.clone(),
-        options: mount_options(mount),
-        access: access(mode.mode)?,
-    })
+    Ok(Capability { fs_type, options, access: access(mode.mode)?, block })
 }
 
-/// Reads all capabilities of a request; they must agree on the file system.
+/// Reads all capabilities of a request; they must agree on the file system, or that there is none.
 pub(crate) fn parse_all(capabilities: &[VolumeCapability]) -> Result<Vec<Capability>> {
     if capabilities.is_empty() {
         return Err(Error::Missing { field: "volume_capabilities" });
@@ -54,6 +48,12 @@ pub(crate) fn parse_all(capabilities: &[VolumeCapability]) -> Result<Vec<Capabil
     let parsed: Vec<_> = capabilities.iter().map(|one| parse(Some(one))).collect::<Result<_>>()?;
     if parsed.iter().any(|one| one.fs_type != parsed[0].fs_type) {
         return Err(Error::Invalid("volume_capabilities name different file systems".to_owned()));
+    }
+    if parsed.iter().any(|one| one.block != parsed[0].block) {
+        return Err(Error::Invalid(
+            "volume_capabilities ask for a block device and for a file system: a volume is one of them"
+                .to_owned(),
+        ));
     }
     Ok(parsed)
 }
@@ -115,9 +115,17 @@ mod tests {
     }
 
     #[test]
-    fn block_mode_and_half_capabilities_are_refused_by_name() {
-        let block = capability(AccessType::Block(BlockVolume {}), Mode::SingleNodeWriter);
-        assert!(parse(Some(&block)).unwrap_err().to_string().contains("volumeMode Filesystem"));
+    fn block_mode_is_told_from_a_file_system_and_never_mixed_with_it() {
+        let block = || capability(AccessType::Block(BlockVolume {}), Mode::SingleNodeWriter);
+        let mount = || capability(mount(""), Mode::SingleNodeWriter);
+        assert!(parse(Some(&block())).unwrap().block && !parse(Some(&mount())).unwrap().block);
+        assert!(parse_all(&[block(), block()]).is_ok());
+        let mixed = parse_all(&[mount(), block()]).unwrap_err();
+        assert!(matches!(mixed, Error::Invalid(_)), "{mixed:?}");
+    }
+
+    #[test]
+    fn half_capabilities_are_refused_by_name() {
         assert!(matches!(parse(None), Err(Error::Missing { .. })));
         assert!(matches!(parse(Some(&capability(None, Mode::SingleNodeWriter))), Err(Error::Missing { .. })));
         let no_mode = VolumeCapability { access_type: Some(mount("")), access_mode: None };

@@ -13,7 +13,8 @@ use dunnage_host::space::Space;
 use crate::capability::Capability;
 use crate::error::Result;
 use crate::id::VolumeId;
-use crate::record::{Content, Record};
+use crate::overcommit::Overcommit;
+use crate::record::{Allocation, Content, Record};
 use crate::size::Sizes;
 use crate::snapshot::{Made, Taken};
 use crate::store::{Store, Volume};
@@ -31,34 +32,58 @@ pub enum EngineKind {
 }
 
 impl EngineKind {
-    pub(crate) fn engine(self) -> Arc<dyn Engine> {
+    pub(crate) fn engine(self, overcommit: Overcommit) -> Arc<dyn Engine> {
         match self {
             Self::Directory => Arc::new(directory::Directory::default()),
-            Self::LoopFile => Arc::new(loop_file::LoopFile),
+            Self::LoopFile => Arc::new(loop_file::LoopFile { overcommit }),
         }
     }
 }
 
 /// What an engine does. Everything is idempotent, and done under the volume's lock.
 pub(crate) trait Engine: fmt::Debug + Send + Sync {
-    /// Why a volume can grow beyond its size, and what to do; empty when it cannot.
-    fn limits_message(&self) -> &'static str;
+    /// Why a volume of this pool can outgrow its size, and what to do; `None` when it cannot.
+    fn unlimited(&self, store: &Store) -> Result<Option<String>>;
+
+    /// The parameters of a class that it understands.
+    fn parameters(&self) -> &'static [&'static str];
 
     /// What a volume for this capability consists of, or why it cannot be.
-    fn content(&self, capability: &Capability) -> Result<Content>;
+    fn content(&self, capability: &Capability, allocation: Allocation) -> Result<Content>;
 
     fn sizes(&self, content: Content) -> Sizes;
 
-    /// Bytes that volumes were promised and do not take up yet.
-    fn promised(&self, records: &BTreeMap<VolumeId, Record>) -> u64;
+    /// Bytes of the pool that volumes were promised and do not take up yet; `volumes` is the directory of all of them.
+    fn promised(&self, volumes: &Dir, records: &BTreeMap<VolumeId, Record>) -> u64;
+
+    /// Bytes of the pool that stand for a volume of this record.
+    fn charge(&self, record: &Record) -> u64;
+
+    /// The largest volume that so many bytes of the pool can stand for.
+    fn room(&self, allocation: Allocation, available: u64) -> u64;
+
+    /// Whether writes to a volume need space that others can take.
+    fn shares_space(&self, content: Content) -> bool;
 
     /// Makes the data of a new volume beside its record-to-be.
     fn make(&self, dir: &Dir, record: &Record) -> Result<()>;
 
+    /// Finishes a growth that was cut short after its space was taken.
+    fn settle(&self, volume: &mut Volume) -> Result<()>;
+
+    /// Takes the space that a volume needs to become this large; its record says so afterwards.
+    fn grow(&self, volume: &Volume, bytes: u64) -> Result<()>;
+
+    /// Whether a volume that has grown has to be grown on its node as well before pods see it.
+    fn grows_on_node(&self) -> bool;
+
+    /// Gives what is staged on this node the size of the volume.
+    fn grow_staged(&self, volume: &mut Volume) -> Result<()>;
+
     /// Makes the volume usable on this node, mounted at `staging` if the engine needs that.
     fn stage(&self, volume: &mut Volume, staging: &Place, capability: &Capability) -> Result<()>;
 
-    /// The open directory that pods get to see.
+    /// The open directory or device node that pods get to see.
     fn source(&self, volume: &Volume, staging: &Place) -> Result<OwnedFd>;
 
     /// All mounts of the volume's data or of parts of it, as `subPath` makes them.
@@ -67,8 +92,20 @@ pub(crate) trait Engine: fmt::Debug + Send + Sync {
     /// Whether one of those is of all data.
     fn is_whole(&self, volume: &Volume, mount: &Mount) -> bool;
 
+    /// Makes ready what is published for this way of use, which a block device has for all its pods at once.
+    fn open_for(&self, volume: &Volume, read_only: bool) -> Result<()>;
+
     /// Lets go of what staging holds, once nothing is mounted; `false` when somebody else still holds it.
     fn release(&self, volume: &Volume) -> Result<bool>;
+
+    /// The same for a volume whose pool is gone, as far as anything of it outlives its last mount.
+    fn release_lost(&self, id: &VolumeId) -> Result<bool>;
+
+    /// Makes durable what was written while the volume was staged.
+    fn persist(&self, volume: &Volume) -> Result<()>;
+
+    /// Gives back what a volume has outside its own directory, which goes next.
+    fn forget(&self, volume: &Volume) -> Result<()>;
 
     /// How full the volume is.
     fn stats(&self, volume: &Volume, published: &Place) -> Result<Space>;
@@ -82,6 +119,9 @@ pub(crate) trait Engine: fmt::Debug + Send + Sync {
 
     /// Copies a snapshot's data to a new directory.
     fn copy_snapshot(&self, from: &Dir, to: &Dir) -> Result<Made>;
+
+    /// Prepares the directory of a new volume for data that are copied there.
+    fn begin_copy(&self, dir: &Dir, record: &Record) -> Result<()>;
 
     /// Makes of copied data those of a new volume, which is no smaller.
     fn finish_copy(&self, dir: &Dir, record: &Record) -> Result<()>;

@@ -2,11 +2,13 @@
 
 mod advertised;
 mod capability;
+pub mod doctor;
 mod engine;
 pub mod error;
 pub mod id;
 mod locks;
 pub mod node;
+mod overcommit;
 mod pool;
 mod record;
 pub mod router;
@@ -17,4 +19,5 @@ pub mod steps;
 mod store;
 
 pub use engine::EngineKind;
+pub use overcommit::Overcommit;
 pub use status::chain;

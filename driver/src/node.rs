@@ -15,6 +15,7 @@ use crate::engine::{Engine, EngineKind};
 use crate::error::{Error, Result};
 use crate::id::{PoolId, SnapshotId, VolumeId};
 use crate::locks::{Guard, Locks};
+use crate::overcommit::Overcommit;
 use crate::pool::{Changed, Pool, Settings};
 use crate::status::chain;
 use crate::steps::Steps;
@@ -52,6 +53,8 @@ pub struct Config {
     /// Volumes are mounted nowhere but below this directory.
     pub kubelet_dir: PathBuf,
     pub steps: Steps,
+    /// How much more than there is sparse volumes may promise.
+    pub overcommit: Overcommit,
 }
 
 /// The driver. Clones are the same driver.
@@ -72,7 +75,7 @@ struct Inner {
 impl Driver {
     /// Looks for the pool. That there is none is no error: the driver waits for it.
     pub fn open(config: Config) -> Self {
-        let engine = config.engine.engine();
+        let engine = config.engine.engine(config.overcommit);
         let changed = Changed::default();
         let settings = Settings {
             path: config.pool_path.clone(),

@@ -41,7 +41,58 @@ pub(crate) enum Content {
         #[serde(with = "kind")]
         fs_type: Kind,
         format: Format,
+        #[serde(default, skip_serializing_if = "Allocation::is_thick")]
+        allocation: Allocation,
     },
+    /// In the file `image`, which is a pod's own to fill as it likes.
+    Block {
+        #[serde(default, skip_serializing_if = "Allocation::is_thick")]
+        allocation: Allocation,
+    },
+}
+
+impl Content {
+    pub(crate) fn is_block(self) -> bool {
+        matches!(self, Self::Block { .. })
+    }
+
+    /// A directory has none, and counts as thick.
+    pub(crate) fn allocation(self) -> Allocation {
+        match self {
+            Self::Directory => Allocation::Thick,
+            Self::Image { allocation, .. } | Self::Block { allocation } => allocation,
+        }
+    }
+}
+
+/// When an image takes its space.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Allocation {
+    /// All of it at once: a write never finds the pool full.
+    #[default]
+    Thick,
+    /// As it is written to.
+    Sparse,
+}
+
+impl Allocation {
+    /// Its name as a parameter of a class.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Thick => "thick",
+            Self::Sparse => "sparse",
+        }
+    }
+
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        [Self::Thick, Self::Sparse].into_iter().find(|allocation| allocation.name() == name)
+    }
+
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for this form")]
+    fn is_thick(&self) -> bool {
+        *self == Self::Thick
+    }
 }
 
 /// How far an image's file system is. An image whose formatting was finished is never formatted again.
@@ -82,7 +133,13 @@ mod tests {
 
     #[test]
     fn a_record_reads_as_it_was_written() {
-        for content in [Content::Directory, Content::Image { fs_type: Kind::Xfs, format: Format::Started }] {
+        for content in [
+            Content::Directory,
+            Content::Image { fs_type: Kind::Xfs, format: Format::Started, allocation: Allocation::Thick },
+            Content::Image { fs_type: Kind::Btrfs, format: Format::Never, allocation: Allocation::Sparse },
+            Content::Block { allocation: Allocation::Thick },
+            Content::Block { allocation: Allocation::Sparse },
+        ] {
             let record = Record {
                 id: id(),
                 name: "pvc-1".into(),
@@ -99,12 +156,24 @@ mod tests {
     /// The form on the disk outlives this program: changing it needs a new format number.
     #[test]
     fn the_form_on_the_disk_stays() {
-        let text = format!(
-            r#"{{"id":"{}","name":"pvc-1","capacityBytes":7,"content":{{"type":"image","fsType":"ext4","format":"done"}}}}"#,
-            id()
-        );
-        let record: Record = serde_json::from_str(&text).unwrap();
-        assert_eq!(record.content, Content::Image { fs_type: Kind::Ext4, format: Format::Done });
-        assert_eq!(serde_json::to_string(&record).unwrap(), text);
+        let (thick, sparse) = (Allocation::Thick, Allocation::Sparse);
+        for (form, content) in [
+            (r#"{"type":"directory"}"#, Content::Directory),
+            (
+                r#"{"type":"image","fsType":"ext4","format":"done"}"#,
+                Content::Image { fs_type: Kind::Ext4, format: Format::Done, allocation: thick },
+            ),
+            (
+                r#"{"type":"image","fsType":"ext4","format":"never","allocation":"sparse"}"#,
+                Content::Image { fs_type: Kind::Ext4, format: Format::Never, allocation: sparse },
+            ),
+            (r#"{"type":"block"}"#, Content::Block { allocation: thick }),
+            (r#"{"type":"block","allocation":"sparse"}"#, Content::Block { allocation: sparse }),
+        ] {
+            let text = format!(r#"{{"id":"{}","name":"pvc-1","capacityBytes":7,"content":{form}}}"#, id());
+            let record: Record = serde_json::from_str(&text).unwrap();
+            assert_eq!(record.content, content);
+            assert_eq!(serde_json::to_string(&record).unwrap(), text);
+        }
     }
 }

@@ -66,6 +66,17 @@ pub(crate) fn choose(range: Range, sizes: Sizes) -> Result<u64> {
     }
 }
 
+/// The size that a volume of this size has after it was asked to grow: it never shrinks.
+pub(crate) fn grown(present: u64, range: Range, sizes: Sizes) -> Result<u64> {
+    if range.limit < present {
+        return Err(Error::OutOfRange(format!(
+            "the volume has {present} bytes and cannot shrink to the limit of {} bytes",
+            range.limit
+        )));
+    }
+    if range.required <= present { Ok(present) } else { choose(range, sizes) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,6 +99,26 @@ mod tests {
             (i64::MAX as u64, max, None),
         ] {
             let size = choose(Range { required, limit }, SIZES);
+            assert_eq!(size.as_ref().ok(), expected.as_ref(), "{required} {limit} {size:?}");
+            assert!(matches!(size, Ok(_) | Err(Error::OutOfRange(_))));
+        }
+    }
+
+    #[test]
+    fn a_volume_grows_to_what_is_required_and_never_shrinks() {
+        let max = u64::MAX;
+        let present = 2 << 20;
+        for (required, limit, expected) in [
+            (0, max, Some(present)),
+            (present - 1, max, Some(present)),
+            (present, present, Some(present)),
+            (present + 1, max, Some(present + 4096)),
+            (present + 1, present + 4095, None),
+            (3 << 20, 3 << 20, Some(3 << 20)),
+            (0, present - 1, None),
+            (i64::MAX as u64, max, None),
+        ] {
+            let size = grown(present, Range { required, limit }, SIZES);
             assert_eq!(size.as_ref().ok(), expected.as_ref(), "{required} {limit} {size:?}");
             assert!(matches!(size, Ok(_) | Err(Error::OutOfRange(_))));
         }

@@ -20,6 +20,7 @@ use crate::store::snapshots::Snapshots;
 use crate::store::sweep::{HALF_MADE, sweep};
 use crate::store::trash::Trash;
 
+mod expand;
 mod origin;
 mod snapshots;
 mod sweep;
@@ -138,6 +139,11 @@ impl Store {
         Ok(Volume { record, dir, store: Arc::clone(self) })
     }
 
+    /// The pool's directory.
+    pub(crate) fn root(&self) -> &Dir {
+        &self.root
+    }
+
     pub(crate) fn space(&self) -> Result<Space> {
         Ok(space::of(&self.root, self.root.path())?)
     }
@@ -154,7 +160,7 @@ impl Store {
     }
 
     fn available_of(&self, space: Space, index: &Index) -> u64 {
-        let promised = self.engine.promised(&index.records);
+        let promised = self.engine.promised(&self.volumes, &index.records);
         available(space, promised + index.making.values().sum::<u64>())
     }
 
@@ -239,6 +245,8 @@ impl Store {
             return Err(Error::Precondition(format!("volume {id} is still in use on this node")));
         }
         self.steps.reach("volume released");
+        self.engine.forget(&volume)?;
+        self.steps.reach("volume forgotten");
         self.trash.take(&self.volumes, id.as_str())?;
         self.steps.reach("volume in the trash");
         self.index().records.remove(id);
@@ -323,10 +331,14 @@ fn encode(record: &Record) -> Result<Vec<u8>> {
 
 /// What is left for new volumes: a full file system harms everything else on it, so a little is kept back.
 fn available(space: Space, promised: u64) -> u64 {
-    const RESERVE_PARTS: u64 = 50;
-    const RESERVE_MOST: u64 = 4 << 30;
-    let reserve = (space.total / RESERVE_PARTS).min(RESERVE_MOST);
-    space.available.saturating_sub(reserve).saturating_sub(promised)
+    space.available.saturating_sub(reserve(space)).saturating_sub(promised)
+}
+
+/// What is kept back.
+pub(crate) fn reserve(space: Space) -> u64 {
+    const PARTS: u64 = 50;
+    const MOST: u64 = 4 << 30;
+    (space.total / PARTS).min(MOST)
 }
 
 #[cfg(test)]

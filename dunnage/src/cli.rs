@@ -6,6 +6,7 @@ use dunnage_sidecars::flags::{Normalised, normalise};
 use dunnage_sidecars::{attacher, discovery, provisioner, registrar};
 use dunnage_telemetry::logging::Format;
 
+use crate::doctor::DoctorArgs;
 use crate::driver::DriverArgs;
 use crate::role::with_role;
 use crate::uninstall::UninstallArgs;
@@ -47,6 +48,7 @@ pub(crate) enum Role {
     AgentDiscovery(discovery::Args),
     /// Remove Dunnage from a cluster; refuses while volumes exist
     Uninstall(UninstallArgs),
+    Doctor(DoctorArgs),
     /// Print the CustomResourceDefinition of StorageBackend
     Crd,
     /// Print a shell's completion script

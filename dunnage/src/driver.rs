@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use dunnage_driver::EngineKind;
 use dunnage_driver::steps::Steps;
+use dunnage_driver::{EngineKind, Overcommit};
 use dunnage_driver::{node, router};
 use dunnage_telemetry::health::Checks;
 use dunnage_telemetry::http;
@@ -63,6 +63,9 @@ pub(crate) struct NodeArgs {
     /// Kubelet's directory: volumes are mounted nowhere else
     #[arg(long, default_value = "/var/lib/kubelet", value_name = "DIRECTORY")]
     pub(crate) kubelet_dir: PathBuf,
+    /// Bytes that sparse volumes may promise for each byte of the pool, from 1 to 100; 1 is no more than there is
+    #[arg(long, default_value = "1.0", value_name = "RATIO")]
+    pub(crate) overcommit_ratio: Overcommit,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -129,6 +132,7 @@ fn node_config(args: DriverArgs) -> Result<node::ServeConfig, Failure> {
         attach: args.attach,
         kubelet_dir: args.node.kubelet_dir,
         steps: Steps::default(),
+        overcommit: args.node.overcommit_ratio,
     };
     Ok(node::ServeConfig {
         driver,

@@ -1,6 +1,7 @@
 //! `dunnage ROLE`: command line and wiring only.
 
 mod cli;
+mod doctor;
 mod driver;
 mod role;
 mod uninstall;
@@ -48,6 +49,7 @@ fn start(Call { cli, warnings }: Call) -> Result<(), Failure> {
             clap_complete::generate(shell, &mut Cli::command(), "dunnage", &mut script);
             print(&String::from_utf8(script)?)
         }
+        Role::Doctor(args) => doctor::run(&args),
         role => tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(serve(role)),
     }
 }
@@ -63,7 +65,7 @@ async fn serve(role: Role) -> Result<(), Failure> {
         Role::Registrar(args) => registrar::run(args, stop).await?,
         Role::AgentDiscovery(args) => discovery::run(args, stop).await?,
         Role::Uninstall(args) => uninstall::run(args).await?,
-        Role::Crd | Role::Completion { .. } => {}
+        Role::Crd | Role::Doctor(_) | Role::Completion { .. } => {}
     }
     Ok(())
 }

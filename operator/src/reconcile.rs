@@ -16,6 +16,7 @@ use dunnage_cluster::queue::Outcome;
 use dunnage_cluster::{Error, finalizer};
 use dunnage_crds::conditions::reasons;
 use dunnage_crds::pools::Unreadable;
+use dunnage_crds::validate::shares_no_path;
 use dunnage_crds::{FINALIZER, StorageBackend, defaults};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
@@ -218,6 +219,11 @@ async fn bring_about(
         Ok(plan) => plan,
         Err(invalid) => return Ok(Err(Rejected { reason: reasons::INVALID, message: invalid.to_string() })),
     };
+    let backends = context.world.backends.all();
+    let labels: Vec<_> = nodes.iter().map(|node| node.labels()).collect();
+    if let Err(invalid) = shares_no_path(&subject.backend, backends.iter().map(AsRef::as_ref), &labels) {
+        return Ok(Err(Rejected { reason: reasons::INVALID, message: invalid.to_string() }));
+    }
     if let Some(rejected) = foreign::check(context, subject, &plan) {
         return Ok(Err(rejected));
     }

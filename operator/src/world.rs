@@ -58,12 +58,12 @@ impl World {
             let queue = queue.clone();
             move |change| queue.add(change.object().name_any())
         });
-        // Who uses a driver name wakes all backends of that name: the second of a pair may live when the first goes.
+        // The second of a pair that cannot live side by side may live when the first goes: with its name, class or path.
         backends.listen({
-            let (queue, by_driver) = (queue.clone(), by_driver.clone());
+            let (queue, all) = (queue.clone(), backends.handle());
             move |change| {
-                if let Change::Deleted(gone) = change {
-                    wake_driver(&queue, &by_driver, &defaults::driver_name(gone));
+                if let Change::Deleted(_) = change {
+                    wake_all(&queue, &all);
                 }
             }
         });
@@ -278,10 +278,14 @@ fn listen_all<K>(
         {
             return;
         }
-        for backend in backends.all() {
-            queue.add(backend.name_any());
-        }
+        wake_all(&queue, &backends);
     });
+}
+
+fn wake_all(queue: &Backends, backends: &Cache<StorageBackend>) {
+    for backend in backends.all() {
+        queue.add(backend.name_any());
+    }
 }
 
 fn listen_label<K>(builder: &mut Builder<K>, queue: &Backends)

@@ -1,13 +1,15 @@
 //! Running programs: the only place that does, with a bounded time and what they said in the error.
 
 use std::ffi::OsStr;
-use std::io::Read as _;
+use std::io::{ErrorKind, Read as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use tracing::debug;
 
 use crate::error::{Error, Result};
@@ -22,7 +24,7 @@ const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sb
 pub fn run(program: &'static str, args: &[&OsStr], good: &[i32], limit: Duration) -> Result<()> {
     debug!(program, ?args, "running");
     let failed = |reason: String| Error::Program { program, reason };
-    let mut child = spawn(program, args).map_err(|error| failed(format!("cannot be run: {error}")))?;
+    let mut child = spawn(program, args).map_err(|error| failed(not_run(program, &error)))?;
     // Both pipes are read to the end while it runs, lest it stall on a full one.
     let readers = [
         child.stdout.take().map(|pipe| thread::spawn(move || said(pipe))),
@@ -31,8 +33,10 @@ pub fn run(program: &'static str, args: &[&OsStr], good: &[i32], limit: Duration
     let Some(status) =
         wait(&mut child, limit).map_err(|error| failed(format!("cannot be awaited: {error}")))?
     else {
-        // A program that hangs in the kernel dies when the kernel lets it; nobody waits for that.
-        let _ = child.kill();
+        // With what it has started itself. What hangs in the kernel dies when the kernel lets it; nobody waits for that.
+        if let Some(group) = pid_of(&child) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
         return Err(failed(format!("took longer than {} seconds and was stopped", limit.as_secs())));
     };
     let words: Vec<String> = readers
@@ -57,15 +61,44 @@ fn spawn(program: &str, args: &[&OsStr]) -> std::io::Result<Child> {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
+        .process_group(0)
         .spawn()
+}
+
+/// Where a program would be run from.
+pub fn find(program: &str) -> Option<PathBuf> {
+    SEARCH_PATH.split(':').map(|folder| Path::new(folder).join(program)).find(|path| path.is_file())
+}
+
+/// Why a program could not be started; for one that is missing, what brings it.
+fn not_run(program: &str, error: &std::io::Error) -> String {
+    match package(program) {
+        Some(package) if error.kind() == ErrorKind::NotFound => {
+            format!("is not installed: install the package {package}")
+        }
+        _ => format!("cannot be run: {error}"),
+    }
+}
+
+/// The package of a program, by its name in most distributions.
+pub fn package(program: &str) -> Option<&'static str> {
+    match program {
+        "mkfs.ext4" | "e2fsck" | "resize2fs" | "tune2fs" => Some("e2fsprogs"),
+        "mkfs.xfs" | "xfs_growfs" | "xfs_repair" | "xfs_admin" => Some("xfsprogs"),
+        "mkfs.btrfs" | "btrfs" | "btrfstune" => Some("btrfs-progs"),
+        _ => None,
+    }
+}
+
+fn pid_of(child: &Child) -> Option<Pid> {
+    i32::try_from(child.id()).ok().and_then(Pid::from_raw)
 }
 
 /// The end of the program, or `None` when it took too long.
 fn wait(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
-    let pid =
-        i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(std::io::ErrorKind::InvalidInput)?;
+    let pid = pid_of(child).ok_or(ErrorKind::InvalidInput)?;
     let handle = pidfd_open(pid, PidfdFlags::empty())?;
-    let limit = Timespec::try_from(limit).map_err(|_| std::io::ErrorKind::InvalidInput)?;
+    let limit = Timespec::try_from(limit).map_err(|_| ErrorKind::InvalidInput)?;
     match poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&limit))? {
         0 => Ok(None),
         _ => child.wait().map(Some),
@@ -97,9 +130,22 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_hangs_is_stopped() {
-        let error = sh("sleep 1000", Duration::from_millis(50)).unwrap_err().to_string();
+    fn a_program_that_hangs_is_stopped_with_what_it_has_started() {
+        let scratch = tempfile::tempdir().unwrap();
+        let file = scratch.path().join("pid");
+        let script = format!("sleep 1000 & echo $! > {}; wait", file.display());
+        let error = sh(&script, Duration::from_secs(1)).unwrap_err().to_string();
         assert!(error.contains("took longer"), "{error}");
+        let started = std::fs::read_to_string(file).unwrap();
+        let state = || std::fs::read_to_string(format!("/proc/{}/stat", started.trim()));
+        let ended = || state().map_or(true, |stat| stat.contains(") Z "));
+        for _ in 0..100 {
+            if ended() {
+                return;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        panic!("it goes on: {:?}", state());
     }
 
     #[test]
@@ -111,5 +157,7 @@ mod tests {
     fn a_program_that_is_not_there_is_named() {
         let error = run("mkfs.nothing", &[], &[0], Duration::from_secs(1)).unwrap_err().to_string();
         assert!(error.starts_with("mkfs.nothing cannot be run"), "{error}");
+        let missing = not_run("mkfs.xfs", &ErrorKind::NotFound.into());
+        assert_eq!(missing, "is not installed: install the package xfsprogs");
     }
 }

@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{
     AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags, Stat, fchmod, flock, fstat,
-    fsync, major, minor, mkdirat, openat2, renameat, renameat_with, statat, unlinkat,
+    fsync, mkdirat, openat2, renameat, renameat_with, statat, syncfs, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -146,9 +146,22 @@ impl Dir {
         self.sync()
     }
 
+    /// Bytes of the disk that a file below takes up.
+    pub fn taken(&self, below: impl AsRef<Path>) -> Result<u64> {
+        const UNIT: u64 = 512;
+        let file = self.open_at(below.as_ref(), OFlags::PATH, Mounts::Refuse)?;
+        let stat = fstat(file).map_err(failed("look at", self.path.join(below)))?;
+        Ok(u64::try_from(stat.st_blocks).unwrap_or_default() * UNIT)
+    }
+
     /// Makes the directory's entries durable.
     pub fn sync(&self) -> Result<()> {
         fsync(&self.fd).map_err(failed("sync", &self.path))
+    }
+
+    /// Makes durable everything that was written to the file system that the directory lies on.
+    pub fn sync_filesystem(&self) -> Result<()> {
+        syncfs(&self.fd).map_err(failed("sync the file system of", &self.path))
     }
 
     /// All entries but `.` and `..`, sorted by name.
@@ -201,12 +214,6 @@ impl Dir {
     pub fn identity(&self) -> Result<(u64, u64)> {
         let stat = self.stat()?;
         Ok((stat.st_dev, stat.st_ino))
-    }
-
-    /// Numbers of the device that the file system lies on, as a mount shows them.
-    pub fn device(&self) -> Result<(u32, u32)> {
-        let device = self.stat()?.st_dev;
-        Ok((major(device), minor(device)))
     }
 
     pub(crate) fn stat(&self) -> Result<Stat> {

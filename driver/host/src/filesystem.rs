@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::command::run;
-use crate::error::{Result, failed};
+use crate::error::{Error, Result, failed};
 use crate::superblock::{Content, HEAD};
 
 const FORMAT_TIME: Duration = Duration::from_secs(600);
@@ -20,16 +20,18 @@ const NOTHING_LATER: &str = "nodiscard,lazy_itable_init=0,lazy_journal_init=0";
 pub enum Kind {
     Ext4,
     Xfs,
+    Btrfs,
 }
 
 impl Kind {
-    pub const ALL: [Self; 2] = [Self::Ext4, Self::Xfs];
+    pub const ALL: [Self; 3] = [Self::Ext4, Self::Xfs, Self::Btrfs];
 
     /// Its name in Kubernetes and in the kernel.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ext4 => "ext4",
             Self::Xfs => "xfs",
+            Self::Btrfs => "btrfs",
         }
     }
 
@@ -38,11 +40,12 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// The least size in bytes: mkfs.xfs refuses less, and ext4 with a journal would be all overhead.
+    /// The least size in bytes: mkfs.xfs and mkfs.btrfs refuse less, and ext4 with a journal would be all overhead.
     pub const fn minimum(self) -> u64 {
         match self {
             Self::Ext4 => 16 << 20,
             Self::Xfs => 300 << 20,
+            Self::Btrfs => 128 << 20,
         }
     }
 
@@ -53,22 +56,23 @@ impl Kind {
         let (program, args): (_, &[&str]) = match self {
             Self::Ext4 => ("mkfs.ext4", &["-F", "-q", "-m", "0", "-E", NOTHING_LATER]),
             Self::Xfs => ("mkfs.xfs", &["-f", "-q", "-K"]),
+            Self::Btrfs => ("mkfs.btrfs", &["-f", "-q", "-K"]),
         };
         run(program, &with(args, device), &[0], FORMAT_TIME)
     }
 
-    /// Repairs what an unclean stop left. XFS does that when it is mounted.
+    /// Repairs what an unclean stop left. The others do that when they are mounted.
     pub fn check(self, device: &Path) -> Result<()> {
         match self {
             // 1: errors were corrected.
             Self::Ext4 => run("e2fsck", &with(&["-p"], device.as_os_str()), &[0, 1], CHECK_TIME),
-            Self::Xfs => Ok(()),
+            Self::Xfs | Self::Btrfs => Ok(()),
         }
     }
 
     /// Whether it grows while mounted. ext4 could, but asks for `CAP_SYS_RESOURCE`, which not every container has.
     pub const fn grows_mounted(self) -> bool {
-        matches!(self, Self::Xfs)
+        matches!(self, Self::Xfs | Self::Btrfs)
     }
 
     /// Grows a file system that is not mounted to its device's size.
@@ -79,7 +83,16 @@ impl Kind {
                 run("e2fsck", &with(&["-f", "-p"], device.as_os_str()), &[0, 1], CHECK_TIME)?;
                 run("resize2fs", &with(&[], device.as_os_str()), &[0], CHECK_TIME)
             }
-            Self::Xfs => Ok(()),
+            Self::Xfs | Self::Btrfs => Ok(()),
+        }
+    }
+
+    /// What an administrator can try when it is damaged.
+    pub const fn repair(self) -> &'static str {
+        match self {
+            Self::Ext4 => "e2fsck -b 32768",
+            Self::Xfs => "xfs_repair",
+            Self::Btrfs => "btrfs rescue super-recover",
         }
     }
 
@@ -88,8 +101,18 @@ impl Kind {
         match self {
             Self::Ext4 => run("resize2fs", &with(&[], device.as_os_str()), &[0], CHECK_TIME),
             Self::Xfs => run("xfs_growfs", &with(&[], mount_point.as_os_str()), &[0], CHECK_TIME),
+            Self::Btrfs => {
+                let args = with(&["filesystem", "resize", "max"], mount_point.as_os_str());
+                run("btrfs", &args, &[0], CHECK_TIME)
+            }
         }
     }
+}
+
+/// Whether a mounted file system did not grow because the kernel asks this process for `CAP_SYS_RESOURCE`.
+pub fn is_growth_forbidden(error: &Error) -> bool {
+    // resize2fs says only this, and its exit code nothing.
+    matches!(error, Error::Program { program: "resize2fs", reason } if reason.contains("Permission denied to resize"))
 }
 
 fn with<'a>(args: &[&'a str], last: &'a OsStr) -> Vec<&'a OsStr> {

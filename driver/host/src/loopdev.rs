@@ -2,15 +2,17 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Seek as _, SeekFrom};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags, statx};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result, failed};
+use crate::mountinfo::Mount;
 use crate::sys;
 
 /// Others take free devices as well; each try asks for another one.
@@ -22,8 +24,8 @@ const DETACH_PAUSE: Duration = Duration::from_millis(100);
 /// The major number of loop devices.
 pub const MAJOR: u32 = 7;
 
-/// An attached loop device, held open. It detaches itself when it is neither mounted nor open any more, so that a
-/// process that dies between attach and mount leaves nothing behind.
+/// An attached loop device, held open. Unless it is kept, it detaches itself when it is neither mounted nor open any
+/// more, so that a process that dies between attach and mount leaves nothing behind.
 #[derive(Debug)]
 pub struct LoopDevice {
     file: File,
@@ -35,6 +37,19 @@ impl LoopDevice {
     /// The device that has this image, if any.
     pub fn find(image: &File) -> Result<Option<Self>> {
         let wanted = identity(image)?;
+        Self::search(|device| Ok(device.backing()? == Some(wanted)))
+    }
+
+    /// The kept device that was attached under this name, if any: for an image that cannot be reached.
+    pub fn kept_as(name: &str) -> Result<Option<Self>> {
+        Self::search(|device| match sys::loop_status(&device.file) {
+            Ok(info) => Ok(info.name() == name.as_bytes() && info.flags & sys::AUTOCLEAR == 0),
+            Err(Errno::NXIO) => Ok(false),
+            Err(error) => Err(failed("look at", &device.path)(error)),
+        })
+    }
+
+    fn search(is_wanted: impl Fn(&Self) -> Result<bool>) -> Result<Option<Self>> {
         let listing = || failed("list", "/sys/block");
         for entry in std::fs::read_dir("/sys/block").map_err(listing())? {
             let name = entry.map_err(listing())?.file_name();
@@ -50,7 +65,7 @@ impl LoopDevice {
                 continue;
             }
             if let Some(device) = Self::open(number)?
-                && device.backing()? == Some(wanted)
+                && is_wanted(&device)?
             {
                 return Ok(Some(device));
             }
@@ -70,7 +85,11 @@ impl LoopDevice {
                 .map_err(failed("get a free loop device from", "/dev/loop-control"))?;
             let Some(device) = Self::open(number)? else { continue };
             match sys::loop_configure(&device.file, image, flags, name.as_bytes()) {
-                Ok(()) => return Ok(device),
+                Ok(()) => {
+                    // What somebody said of the device before stays with its number.
+                    device.set_read_only(false)?;
+                    return Ok(device);
+                }
                 Err(Errno::BUSY) => {}
                 // The file system of the image cannot do direct I/O.
                 Err(Errno::INVAL) if flags & sys::DIRECT_IO != 0 => flags &= !sys::DIRECT_IO,
@@ -85,19 +104,79 @@ impl LoopDevice {
 
     /// Waits until no device has the image, and makes it so; `false` when somebody else keeps it attached.
     pub fn detach(image: &File) -> Result<bool> {
+        Self::detach_all(|| Self::find(image))
+    }
+
+    /// The same for a device that is kept under this name.
+    pub fn detach_kept(name: &str) -> Result<bool> {
+        Self::detach_all(|| Self::kept_as(name))
+    }
+
+    fn detach_all(find: impl Fn() -> Result<Option<Self>>) -> Result<bool> {
         for _ in 0..DETACH_TRIES {
-            let Some(device) = Self::find(image)? else { return Ok(true) };
+            let Some(device) = find()? else { return Ok(true) };
+            // The next image that gets this number must not find it read-only.
+            device.set_read_only(false)?;
             match sys::loop_clear(&device.file) {
                 Ok(()) | Err(Errno::NXIO | Errno::BUSY) => {}
                 Err(error) => return Err(failed("detach", device.path)(error)),
             }
             drop(device);
-            if Self::find(image)?.is_none() {
+            if find()?.is_none() {
                 return Ok(true);
             }
             sleep(DETACH_PAUSE);
         }
         Ok(false)
+    }
+
+    /// Keeps the device attached, whether or not somebody has it open, until it is detached.
+    pub fn keep(&self) -> Result<()> {
+        let mut info = sys::loop_status(&self.file).map_err(failed("look at", &self.path))?;
+        info.flags &= !sys::AUTOCLEAR;
+        sys::loop_set_status(&self.file, info).map_err(failed("keep", &self.path))
+    }
+
+    pub fn is_kept(&self) -> Result<bool> {
+        let info = sys::loop_status(&self.file).map_err(failed("look at", &self.path))?;
+        Ok(info.flags & sys::AUTOCLEAR == 0)
+    }
+
+    /// Makes the device refuse writes, or take them again, whoever has it open.
+    pub fn set_read_only(&self, read_only: bool) -> Result<()> {
+        if sys::is_read_only(&self.file).map_err(failed("look at", &self.path))? == read_only {
+            return Ok(());
+        }
+        sys::set_read_only(&self.file, read_only).map_err(failed("set the mode of", &self.path))
+    }
+
+    /// The device's node, to be mounted on a file.
+    pub fn node(&self) -> Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::open(&self.path, flags, Mode::empty()).map_err(failed("open", &self.path))
+    }
+
+    /// Those of some mounts that are the device's node. The kernel lists them as parts of the file system that has the
+    /// node, so what is at the mount point decides.
+    pub fn node_mounts(&self, mounts: Vec<Mount>) -> Result<Vec<Mount>> {
+        let mut found = Vec::new();
+        for mount in mounts {
+            // Looking at every mount could hang on one whose server is gone.
+            if mount.root.file_name() == self.path.file_name() && self.is_node(&mount.mount_point)? {
+                found.push(mount);
+            }
+        }
+        Ok(found)
+    }
+
+    fn is_node(&self, path: &Path) -> Result<bool> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+        match statx(CWD, path, flags, StatxFlags::TYPE) {
+            Ok(found) => Ok(FileType::from_raw_mode(found.stx_mode.into()) == FileType::BlockDevice
+                && (found.stx_rdev_major, found.stx_rdev_minor) == self.device()),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
+            Err(error) => Err(failed("look at", path)(error)),
+        }
     }
 
     pub fn path(&self) -> &Path {
@@ -111,6 +190,12 @@ impl LoopDevice {
     /// Its device number, as a mount shows it.
     pub fn device(&self) -> (u32, u32) {
         (MAJOR, self.number)
+    }
+
+    /// Whether a mount is of the file system on this device.
+    pub fn is_mounted_as(&self, mount: &Mount) -> bool {
+        // Btrfs can have many devices, so the kernel gives its mounts a number of their own.
+        mount.device == self.device() || mount.filesystem == "btrfs" && mount.source == self.path
     }
 
     /// The size that the kernel gives the device.

@@ -2,12 +2,14 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
 use rustix::fs::{
-    AtFlags, Mode, OFlags, StatVfsMountFlags, StatxAttributes, StatxFlags, fstatvfs, mkdirat, statx, unlinkat,
+    AtFlags, FileType, Mode, OFlags, StatVfsMountFlags, StatxAttributes, StatxFlags, fstatvfs, mkdirat,
+    openat, readlink, statx, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::mount::{
@@ -83,9 +85,38 @@ impl Place {
         }
     }
 
-    /// Removes the empty directory that was mounted on.
+    /// Makes the file to mount a device on, if nothing is there.
+    pub fn make_file(&self) -> Result<()> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match openat(&self.parent, &self.name, flags, Mode::from_raw_mode(0o640)) {
+            Ok(_) | Err(Errno::EXIST) => Ok(()),
+            Err(error) => Err(failed("make", &self.path)(error)),
+        }
+    }
+
+    /// Removes the empty directory or file that was mounted on.
     pub fn remove(&self) -> Result<()> {
         match unlinkat(&self.parent, &self.name, AtFlags::REMOVEDIR) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(Errno::NOTDIR) => self.remove_file(),
+            Err(error) => Err(failed("remove", &self.path)(error)),
+        }
+    }
+
+    /// Nothing but what [`Self::make_file`] makes.
+    fn remove_file(&self) -> Result<()> {
+        let mask = StatxFlags::TYPE | StatxFlags::SIZE;
+        let found = match statx(&self.parent, &self.name, AtFlags::SYMLINK_NOFOLLOW, mask) {
+            Ok(found) => found,
+            Err(Errno::NOENT) => return Ok(()),
+            Err(error) => return Err(failed("look at", &self.path)(error)),
+        };
+        let is_file = FileType::from_raw_mode(found.stx_mode.into()) == FileType::RegularFile;
+        if !is_file || found.stx_size > 0 {
+            let problem = "is no empty file, so it is left alone".to_owned();
+            return Err(Error::Unexpected { path: self.path.clone(), problem });
+        }
+        match unlinkat(&self.parent, &self.name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(error) => Err(failed("remove", &self.path)(error)),
         }
@@ -94,10 +125,10 @@ impl Place {
     /// The directory itself, or what is mounted on it. While it is open it cannot be unmounted.
     pub fn open(&self) -> Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        rustix::fs::openat(&self.parent, &self.name, flags, Mode::empty()).map_err(failed("open", &self.path))
+        openat(&self.parent, &self.name, flags, Mode::empty()).map_err(failed("open", &self.path))
     }
 
-    /// Mounts the directory behind `source` here as well, without what is mounted below it.
+    /// Mounts the directory or device node behind `source` here as well, without what is mounted below it.
     pub fn bind(&self, source: impl AsFd, options: &Options) -> Result<()> {
         let flags =
             OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
@@ -110,7 +141,8 @@ impl Place {
     /// forbade on the source stays forbidden.
     pub fn remount(&self, options: &Options) -> Result<()> {
         let context = || failed("set the options of", &self.path);
-        let mounted = self.open()?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mounted = openat(&self.parent, &self.name, flags, Mode::empty()).map_err(context())?;
         let inherited = fstatvfs(&mounted).map_err(context())?.f_flag;
         let mut flags = options.remount();
         for (has, flag) in [
@@ -183,6 +215,21 @@ pub fn mount_of(dir: &Dir) -> Result<(Mount, bool)> {
         path: dir.path().to_owned(),
         problem: "lies on a mount that the kernel does not list".into(),
     })
+}
+
+/// The file system that a directory lies on, and the directory's path on it, whatever part of it is mounted where.
+pub fn on_filesystem(dir: &Dir) -> Result<((u32, u32), PathBuf)> {
+    let (mount, _) = mount_of(dir)?;
+    let link = PathBuf::from(format!("/proc/self/fd/{}", dir.as_fd().as_raw_fd()));
+    let path = readlink(&link, Vec::new()).map_err(failed("tell the path of", dir.path()))?;
+    let path = PathBuf::from(OsString::from_vec(path.into_bytes()));
+    match path.strip_prefix(&mount.mount_point) {
+        Ok(rest) => Ok((mount.device, mount.root.join(rest))),
+        Err(_) => Err(Error::Unexpected {
+            path: dir.path().to_owned(),
+            problem: format!("is no longer below {}", mount.mount_point.display()),
+        }),
+    }
 }
 
 /// Whether a directory is the root of a mounted file system, not just a directory in one. In a container every host

@@ -25,6 +25,8 @@ pub struct Mount {
     pub mount_point: PathBuf,
     pub read_only: bool,
     pub filesystem: String,
+    /// What was mounted: the node of a device, or whatever else the file system made of it.
+    pub source: PathBuf,
 }
 
 /// Reads the list.
@@ -71,6 +73,7 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     // Any number of optional fields, up to a lone dash.
     fields.by_ref().find(|field| field == b"-")?;
     let filesystem = std::str::from_utf8(fields.next()?).ok()?.to_owned();
+    let source = unescape(fields.next()?)?;
     Some(Mount {
         id,
         device: (major.parse().ok()?, minor.parse().ok()?),
@@ -78,6 +81,7 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
         mount_point,
         read_only: options.split(',').any(|option| option == "ro"),
         filesystem,
+        source,
     })
 }
 
@@ -116,6 +120,7 @@ mod tests {
         assert_eq!(mounts[1].device, (7, 3));
         assert_eq!(mounts[1].mount_point, PathBuf::from("/var/lib/a b\\c"));
         assert!(mounts[1].read_only);
+        assert_eq!(mounts[1].source, PathBuf::from("/dev/loop3"));
         assert_eq!(mounts[2].filesystem, "tmpfs");
     }
 
@@ -126,6 +131,7 @@ mod tests {
             "36 35 98:0 / /m rw",
             "36 35 98 / /m rw - ext4 /d rw",
             "a 35 98:0 / /m rw - ext4 /d rw",
+            "36 35 98:0 / /m rw - ext4",
             "36 35 98:0 / /m\\04 rw - ext4 /d rw",
             "36 35 98:0 / /m\\999 rw - ext4 /d rw",
         ] {

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use rustix::fs::{FallocateFlags, fallocate, fstatvfs};
+use rustix::fs::{FallocateFlags, fallocate, fstatvfs, ftruncate};
 
 use crate::error::{Result, failed};
 
@@ -42,6 +42,35 @@ pub fn has_holes(file: &File, path: &Path) -> Result<bool> {
 /// Gives a file at least this size, with all of its blocks taken now; what they hold stays.
 pub fn allocate(file: &File, bytes: u64, path: &Path) -> Result<()> {
     fallocate(file, FallocateFlags::empty(), 0, bytes).map_err(failed("take the space of", path))
+}
+
+/// Takes the blocks of a file up to this size, beyond its end too, which stays where it is. Takes all or nothing beyond it.
+pub fn take(file: &File, bytes: u64, path: &Path) -> Result<()> {
+    let length = file.metadata().map_err(failed("look at", path))?.len();
+    fallocate(file, FallocateFlags::KEEP_SIZE, 0, bytes).map_err(|error| {
+        let _ = ftruncate(file, length);
+        failed("take the space of", path)(error)
+    })
+}
+
+/// Gives back what a file has taken beyond its end, if that is worth the trouble.
+pub fn give_back(file: &File, path: &Path) -> Result<()> {
+    const UNIT: u64 = 512;
+    const WORTH: u64 = 1 << 20;
+    /// The file system's own blocks for a file are counted as the file's.
+    const OVERHEAD_PARTS: u64 = 1024;
+    let metadata = file.metadata().map_err(failed("look at", path))?;
+    let length = metadata.len();
+    if metadata.blocks().saturating_mul(UNIT) < length + length / OVERHEAD_PARTS + WORTH {
+        return Ok(());
+    }
+    ftruncate(file, length).map_err(failed("give back space of", path))
+}
+
+/// Makes a file larger without taking space.
+pub fn extend(file: &File, bytes: u64, path: &Path) -> Result<()> {
+    let length = file.metadata().map_err(failed("look at", path))?.len();
+    if length >= bytes { Ok(()) } else { ftruncate(file, bytes).map_err(failed("make larger", path)) }
 }
 
 /// Makes a file's content and size durable.

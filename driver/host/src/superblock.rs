@@ -12,6 +12,8 @@ pub enum Content {
     Ext4 { bytes: u64 },
     /// An XFS file system of so many bytes.
     Xfs { bytes: u64 },
+    /// A Btrfs file system of so many bytes.
+    Btrfs { bytes: u64 },
     /// Something else.
     Unknown,
 }
@@ -23,6 +25,8 @@ impl Content {
             Self::Ext4 { bytes }
         } else if let Some(bytes) = xfs_size(head) {
             Self::Xfs { bytes }
+        } else if let Some(bytes) = btrfs_size(head) {
+            Self::Btrfs { bytes }
         } else if head.iter().all(|byte| *byte == 0) {
             Self::Blank
         } else {
@@ -57,6 +61,12 @@ fn xfs_size(head: &[u8]) -> Option<u64> {
     u64::from_be_bytes(array(head, 8)?).checked_mul(u64::from(block))
 }
 
+fn btrfs_size(head: &[u8]) -> Option<u64> {
+    let superblock = head.get(64 << 10..)?;
+    (array(superblock, 0x40)? == *b"_BHRfS_M").then_some(())?;
+    Some(u64::from_le_bytes(array(superblock, 0x70)?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,6 +89,13 @@ mod tests {
         head
     }
 
+    fn btrfs(bytes: u64) -> Vec<u8> {
+        let mut head = vec![0; HEAD];
+        head[(64 << 10) + 0x40..][..8].copy_from_slice(b"_BHRfS_M");
+        head[(64 << 10) + 0x70..][..8].copy_from_slice(&bytes.to_le_bytes());
+        head
+    }
+
     #[test]
     fn each_content_is_told_with_its_size() {
         for (head, expected) in [
@@ -92,6 +109,8 @@ mod tests {
             (xfs(4096, 1 << 18), Content::Xfs { bytes: 1 << 30 }),
             (xfs(4096, u64::MAX), Content::Unknown),
             (b"XFSB".to_vec(), Content::Unknown),
+            (btrfs(1 << 30), Content::Btrfs { bytes: 1 << 30 }),
+            (btrfs(1 << 30)[..(64 << 10) + 0x72].to_vec(), Content::Unknown),
         ] {
             assert_eq!(Content::parse(&head), expected);
         }

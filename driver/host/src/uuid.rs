@@ -24,6 +24,8 @@ pub fn renew(kind: Kind, device: &File, path: &Path) -> Result<()> {
             // What xfs_admin does, which is a shell script. It refuses a log with changes in it.
             run("xfs_db", &arguments(&["-x", "-p", "xfs_admin", "-c", "uuid generate"], path), &[0], TIME)?;
         }
+        // In the superblock alone; one that was cut short is finished by the next.
+        Kind::Btrfs => run("btrfstune", &arguments(&["-f", "-m"], path), &[0], TIME)?,
     }
     // Not every version tells a failure by its exit code.
     if read(kind, device, path)? == before {
@@ -54,6 +56,7 @@ fn read(kind: Kind, device: &File, path: &Path) -> Result<[u8; 16]> {
     let at = match kind {
         Kind::Ext4 => 1024 + 0x68,
         Kind::Xfs => 32,
+        Kind::Btrfs => (64 << 10) + 0x20,
     };
     let mut uuid = [0; 16];
     device.read_exact_at(&mut uuid, at).map_err(failed("read", path))?;

@@ -1,14 +1,14 @@
-//! A directory a volume: nothing to attach, nothing to format, and no limit but the books.
+//! A directory a volume: nothing to attach, nothing to format, and a limit where the pool's file system can keep to one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use dunnage_host::dir::{Dir, Mounts};
-use dunnage_host::mount::Place;
+use dunnage_host::mount::{Place, on_filesystem};
 use dunnage_host::mountinfo::{self, Mount};
 use dunnage_host::space::Space;
 use dunnage_host::usage::{Usage, measure};
@@ -18,11 +18,13 @@ use crate::capability::Capability;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::id::VolumeId;
-use crate::record::{Content, Record};
+use crate::record::{Allocation, Content, Record};
 use crate::size::Sizes;
 use crate::snapshot::{Made, State, Taken};
 use crate::status::chain;
-use crate::store::{Store, VOLUMES, Volume};
+use crate::store::{Store, Volume};
+
+mod limits;
 
 const DATA: &str = "data";
 
@@ -36,6 +38,8 @@ pub(crate) struct Directory {
     seen: Mutex<HashMap<VolumeId, Seen>>,
     /// Counts the publishes, so that a copy knows whether there was one meanwhile.
     published: AtomicU64,
+    /// How many volumes the last look found without a limit.
+    without_limit: AtomicUsize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +67,11 @@ impl Directory {
             return Ok(seen.usage);
         }
         let start = Instant::now();
-        let usage = measure(&data(volume)?)?;
+        let data = data(volume)?;
+        let usage = match limits::usage(&data)? {
+            Some(counted) => Usage { bytes: counted.bytes, inodes: counted.inodes },
+            None => measure(&data)?,
+        };
         let seen = Seen { usage, at: Instant::now(), took: start.elapsed() };
         self.seen().insert(volume.id().clone(), seen);
         Ok(usage)
@@ -74,18 +82,42 @@ fn data(volume: &Volume) -> Result<Dir> {
     Ok(volume.dir.dir(DATA, Mounts::Refuse)?)
 }
 
-/// The end of the data's path on the pool's file system, whatever of that is the pool.
-fn path_of(volume: &Volume) -> PathBuf {
-    [Path::new(VOLUMES), Path::new(volume.id().as_str()), Path::new(DATA)].iter().collect()
+/// Where the data lie, whatever of that file system is mounted where.
+struct Home {
+    device: (u32, u32),
+    path: PathBuf,
+}
+
+impl Home {
+    fn of(volume: &Volume) -> Result<Self> {
+        let (device, path) = on_filesystem(&data(volume)?)?;
+        Ok(Self { device, path })
+    }
+
+    fn has(&self, mount: &Mount) -> bool {
+        mount.device == self.device && mount.root.starts_with(&self.path)
+    }
 }
 
 impl Engine for Directory {
-    fn limits_message(&self) -> &'static str {
-        "sizes of Directory volumes are accounted for but not enforced: a pod can write more than its claim asks \
-         for; use type LoopFile for hard limits"
+    fn unlimited(&self, store: &Store) -> Result<Option<String>> {
+        if let Some(obstacle) = limits::obstacle(store.root(), &store.filesystem()?)? {
+            return Ok(Some(obstacle));
+        }
+        Ok(limits::remaining(self.without_limit.load(Ordering::Relaxed)))
     }
 
-    fn content(&self, capability: &Capability) -> Result<Content> {
+    fn parameters(&self) -> &'static [&'static str] {
+        &["requireLimit"]
+    }
+
+    fn content(&self, capability: &Capability, _: Allocation) -> Result<Content> {
+        if capability.block {
+            return Err(Error::Invalid(
+                "block volumes are not possible with type Directory: use volumeMode Filesystem, or type LoopFile"
+                    .to_owned(),
+            ));
+        }
         if !capability.fs_type.is_empty() {
             return Err(Error::Invalid(format!(
                 "fs type {:?} is not possible: a Directory volume lies on the pool's own file system, so leave \
@@ -106,15 +138,46 @@ impl Engine for Directory {
         Sizes { minimum: 1, minimum_for: "a volume", step: 1 }
     }
 
-    fn promised(&self, records: &BTreeMap<VolumeId, Record>) -> u64 {
+    fn promised(&self, _: &Dir, records: &BTreeMap<VolumeId, Record>) -> u64 {
         promised(records, |id| self.seen().get(id).map_or(0, |seen| seen.usage.bytes))
+    }
+
+    fn charge(&self, record: &Record) -> u64 {
+        record.capacity_bytes
+    }
+
+    fn room(&self, _: Allocation, available: u64) -> u64 {
+        available
+    }
+
+    fn shares_space(&self, _: Content) -> bool {
+        true
     }
 
     fn make(&self, dir: &Dir, record: &Record) -> Result<()> {
         // An earlier volume of this name had its own files.
         self.seen().remove(&record.id);
         // Open to any user of the pod; nobody else gets past the pool's own directories.
-        Ok(dir.make_dir(DATA, 0o777)?.sync()?)
+        let data = dir.make_dir(DATA, 0o777)?;
+        limits::set(&data, &record.id, record.capacity_bytes)?;
+        Ok(data.sync()?)
+    }
+
+    fn settle(&self, volume: &mut Volume) -> Result<()> {
+        limits::change(&data(volume)?, volume.record.capacity_bytes)
+    }
+
+    /// Without a limit, the books alone have a size.
+    fn grow(&self, volume: &Volume, bytes: u64) -> Result<()> {
+        limits::change(&data(volume)?, bytes)
+    }
+
+    fn grows_on_node(&self) -> bool {
+        false
+    }
+
+    fn grow_staged(&self, _: &mut Volume) -> Result<()> {
+        Ok(())
     }
 
     fn stage(&self, volume: &mut Volume, _: &Place, _: &Capability) -> Result<()> {
@@ -127,16 +190,34 @@ impl Engine for Directory {
     }
 
     fn mounts(&self, volume: &Volume) -> Result<Vec<Mount>> {
-        let root = path_of(volume);
-        Ok(mountinfo::read()?.into_iter().filter(|mount| is_below(&mount.root, &root)).collect())
+        let home = Home::of(volume)?;
+        Ok(mountinfo::read()?.into_iter().filter(|mount| home.has(mount)).collect())
     }
 
     fn is_whole(&self, volume: &Volume, mount: &Mount) -> bool {
-        mount.root.ends_with(path_of(volume))
+        Home::of(volume).is_ok_and(|home| home.has(mount) && mount.root == home.path)
+    }
+
+    fn open_for(&self, _: &Volume, _: bool) -> Result<()> {
+        Ok(())
     }
 
     fn release(&self, _: &Volume) -> Result<bool> {
         Ok(true)
+    }
+
+    fn release_lost(&self, _: &VolumeId) -> Result<bool> {
+        Ok(true)
+    }
+
+    /// All of the pool's file system: the kernel does not know which of it is the volume's.
+    fn persist(&self, volume: &Volume) -> Result<()> {
+        Ok(volume.dir.sync_filesystem()?)
+    }
+
+    fn forget(&self, volume: &Volume) -> Result<()> {
+        // What is left in the trash still counts for the project, so that nobody takes it before it is empty.
+        limits::change(&data(volume)?, 0)
     }
 
     fn stats(&self, volume: &Volume, _: &Place) -> Result<Space> {
@@ -169,8 +250,12 @@ impl Engine for Directory {
         Ok(from.dir(DATA, Mounts::Refuse)?.copy_tree(to, DATA)?.into())
     }
 
-    fn finish_copy(&self, _: &Dir, record: &Record) -> Result<()> {
-        self.seen().remove(&record.id);
+    /// The limit first: what is made in the directory then belongs to it.
+    fn begin_copy(&self, dir: &Dir, record: &Record) -> Result<()> {
+        self.make(dir, record)
+    }
+
+    fn finish_copy(&self, _: &Dir, _: &Record) -> Result<()> {
         Ok(())
     }
 
@@ -184,17 +269,21 @@ impl Engine for Directory {
         // The records first: whoever asks for what is promised holds them, and then takes this lock.
         let records = store.records();
         self.seen().retain(|id, _| records.binary_search_by(|record| record.id.cmp(id)).is_ok());
+        let mut without_limit = 0;
         for record in records {
-            if let Err(error) = store.volume(&record.id).and_then(|volume| self.usage(&volume)) {
-                debug!(volume = %record.id, error = chain(&error), "cannot count a volume's files");
+            let counted = store.volume(&record.id).and_then(|volume| {
+                self.usage(&volume)?;
+                Ok(limits::usage(&data(&volume)?)?.is_none())
+            });
+            match counted {
+                Ok(unlimited) => without_limit += usize::from(unlimited),
+                Err(error) => {
+                    debug!(volume = %record.id, error = chain(&error), "cannot count a volume's files");
+                }
             }
         }
+        self.without_limit.store(without_limit, Ordering::Relaxed);
     }
-}
-
-/// Whether a directory of a file system is the one that `end` leads to, or lies in it.
-fn is_below(root: &Path, end: &Path) -> bool {
-    root.ancestors().any(|above| above.ends_with(end))
 }
 
 /// What volumes may still write. One that outgrew its size promises nothing more.
@@ -235,16 +324,26 @@ mod tests {
 
     #[test]
     fn mounts_of_a_volume_and_of_its_parts_are_told_from_others() {
-        let end = Path::new("volumes/id/data");
-        for (root, expected) in [
-            ("/pool/volumes/id/data", true),
-            ("/volumes/id/data", true),
-            ("/pool/volumes/id/data/sub", true),
-            ("/pool/volumes/other/data", false),
-            ("/pool/volumes/id/database", false),
-            ("/", false),
+        let home = Home { device: (8, 1), path: "/pool/volumes/id/data".into() };
+        for (device, root, expected) in [
+            ((8, 1), "/pool/volumes/id/data", true),
+            ((8, 1), "/pool/volumes/id/data/sub", true),
+            ((8, 2), "/pool/volumes/id/data", false),
+            ((8, 1), "/copy/pool/volumes/id/data", false),
+            ((8, 1), "/pool/volumes/other/data", false),
+            ((8, 1), "/pool/volumes/id/database", false),
+            ((8, 1), "/", false),
         ] {
-            assert_eq!(is_below(Path::new(root), end), expected, "{root}");
+            let mount = Mount {
+                id: 1,
+                device,
+                root: root.into(),
+                mount_point: "/pod".into(),
+                read_only: false,
+                filesystem: "ext4".into(),
+                source: "/dev/sda1".into(),
+            };
+            assert_eq!(home.has(&mount), expected, "{device:?} {root}");
         }
     }
 
@@ -254,12 +353,20 @@ mod tests {
             fs_type: fs_type.into(),
             options: dunnage_host::options::parse([option]),
             access: crate::capability::Access::Shared,
+            block: false,
         };
         let engine = Directory::default();
-        assert_eq!(engine.content(&capability("", "noatime,ro")).unwrap(), Content::Directory);
-        let refusal = engine.content(&capability("ext4", "")).unwrap_err().to_string();
+        assert_eq!(
+            engine.content(&capability("", "noatime,ro"), Allocation::Thick).unwrap(),
+            Content::Directory
+        );
+        let refusal = engine.content(&capability("ext4", ""), Allocation::Thick).unwrap_err().to_string();
         assert!(refusal.contains("ext4") && refusal.contains("LoopFile"), "{refusal}");
-        let refusal = engine.content(&capability("", "data=journal")).unwrap_err().to_string();
+        let block = Capability { block: true, ..capability("", "") };
+        let refusal = engine.content(&block, Allocation::Thick).unwrap_err().to_string();
+        assert!(refusal.contains("volumeMode Filesystem") && refusal.contains("LoopFile"), "{refusal}");
+        let refusal =
+            engine.content(&capability("", "data=journal"), Allocation::Thick).unwrap_err().to_string();
         assert!(refusal.contains("data") && refusal.contains("noatime"), "{refusal}");
     }
 }

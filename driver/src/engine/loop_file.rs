@@ -1,10 +1,11 @@
-//! An image file a volume, on a loop device: a hard limit, a file system of its own, all of its space taken at once.
+//! An image file a volume, on a loop device: a hard limit, and a file system of its own or none. All of its space is
+//! taken at once, unless its class wants it sparse.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use dunnage_host::dir::Dir;
@@ -19,13 +20,16 @@ use crate::capability::Capability;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::id::VolumeId;
-use crate::record::{Content, Format, Record};
+use crate::overcommit::Overcommit;
+use crate::record::{Allocation, Content, Format, Record};
 use crate::size::Sizes;
 use crate::snapshot::{Made, Taken};
 use crate::status::chain;
 use crate::store::{Store, Volume};
 
+mod block;
 mod copy;
+mod grow;
 mod plan;
 mod stage;
 
@@ -36,10 +40,37 @@ const STEP: u64 = 4096;
 
 /// The engine.
 #[derive(Debug)]
-pub(crate) struct LoopFile;
+pub(crate) struct LoopFile {
+    /// How much more than there is sparse volumes may promise.
+    pub(crate) overcommit: Overcommit,
+}
 
 fn image(volume: &Volume) -> Result<File> {
     volume.file(IMAGE)
+}
+
+/// The image's device, attached now unless it was.
+fn attach(volume: &Volume) -> Result<LoopDevice> {
+    let device = LoopDevice::attach(&image(volume)?, &device_name(volume.id()))?;
+    volume.reach("image attached");
+    Ok(device)
+}
+
+/// What people are told of a device, and how it is known when its image is out of reach.
+fn device_name(id: &VolumeId) -> String {
+    format!("{id}/{IMAGE}")
+}
+
+/// How large the image is.
+fn image_bytes(volume: &Volume) -> Result<u64> {
+    let look =
+        |source| dunnage_host::Error::Io { action: "look at", path: volume.dir.path().join(IMAGE), source };
+    Ok(image(volume)?.metadata().map_err(look)?.len())
+}
+
+/// All mounts of the file system on a device.
+fn mounts_of(device: &LoopDevice) -> Result<Vec<Mount>> {
+    Ok(mountinfo::read()?.into_iter().filter(|mount| device.is_mounted_as(mount)).collect())
 }
 
 fn kind(fs_type: &str) -> Result<Kind> {
@@ -56,48 +87,107 @@ fn kind(fs_type: &str) -> Result<Kind> {
 }
 
 impl Engine for LoopFile {
-    fn limits_message(&self) -> &'static str {
-        ""
+    fn unlimited(&self, _: &Store) -> Result<Option<String>> {
+        Ok(None)
     }
 
-    fn content(&self, capability: &Capability) -> Result<Content> {
-        if capability.options.filesystem.iter().any(|(option, _)| option == "discard") {
+    fn parameters(&self) -> &'static [&'static str] {
+        &["allocation", "requireLimit"]
+    }
+
+    fn content(&self, capability: &Capability, allocation: Allocation) -> Result<Content> {
+        let discards = allocation == Allocation::Thick
+            && capability.options.filesystem.iter().any(|(option, _)| option == "discard");
+        if discards {
             return Err(Error::Invalid(
-                "mount option \"discard\" is not possible: it would give away the space that the volume was promised"
+                "mount option \"discard\" is not possible: it would give away the space that the volume was promised; \
+                 it is with the StorageClass parameter allocation: sparse"
                     .to_owned(),
             ));
         }
-        Ok(Content::Image { fs_type: kind(&capability.fs_type)?, format: Format::Never })
+        if capability.block {
+            return Ok(Content::Block { allocation });
+        }
+        Ok(Content::Image { fs_type: kind(&capability.fs_type)?, format: Format::Never, allocation })
     }
 
     fn sizes(&self, content: Content) -> Sizes {
-        let kind = match content {
-            Content::Image { fs_type, .. } => fs_type,
-            Content::Directory => Kind::Ext4,
+        let Content::Image { fs_type: kind, .. } = content else {
+            return Sizes { minimum: STEP, minimum_for: "a block volume", step: STEP };
         };
         let minimum_for = match kind {
             Kind::Ext4 => "an ext4 volume",
             Kind::Xfs => "an xfs volume",
+            Kind::Btrfs => "a btrfs volume",
         };
         Sizes { minimum: kind.minimum(), minimum_for, step: STEP }
     }
 
-    fn promised(&self, _: &BTreeMap<VolumeId, Record>) -> u64 {
-        0
+    /// A thick image has taken what it was promised.
+    fn promised(&self, volumes: &Dir, records: &BTreeMap<VolumeId, Record>) -> u64 {
+        let sparse = records.values().filter(|record| record.content.allocation() == Allocation::Sparse);
+        sparse
+            .map(|record| {
+                // What cannot be looked at is promised in full.
+                let taken =
+                    volumes.taken([record.id.as_str(), IMAGE].iter().collect::<PathBuf>()).unwrap_or(0);
+                self.charge(record).saturating_sub(taken)
+            })
+            .sum()
+    }
+
+    fn charge(&self, record: &Record) -> u64 {
+        match record.content.allocation() {
+            Allocation::Thick => record.capacity_bytes,
+            Allocation::Sparse => self.overcommit.share(record.capacity_bytes),
+        }
+    }
+
+    fn room(&self, allocation: Allocation, available: u64) -> u64 {
+        match allocation {
+            Allocation::Thick => available,
+            Allocation::Sparse => self.overcommit.promises(available),
+        }
+    }
+
+    fn shares_space(&self, content: Content) -> bool {
+        content.allocation() == Allocation::Sparse
     }
 
     fn make(&self, dir: &Dir, record: &Record) -> Result<()> {
         take_space(&dir.create(IMAGE)?, dir, record)
     }
 
+    fn settle(&self, volume: &mut Volume) -> Result<()> {
+        grow::settle(volume)
+    }
+
+    fn grow(&self, volume: &Volume, bytes: u64) -> Result<()> {
+        grow::grow(volume, bytes)
+    }
+
+    fn grows_on_node(&self) -> bool {
+        true
+    }
+
+    fn grow_staged(&self, volume: &mut Volume) -> Result<()> {
+        grow::grow_staged(volume)
+    }
+
     fn stage(&self, volume: &mut Volume, staging: &Place, capability: &Capability) -> Result<()> {
-        stage::stage(volume, staging, capability)
+        match volume.record.content {
+            Content::Block { .. } => block::stage(volume),
+            _ => stage::stage(volume, staging, capability),
+        }
     }
 
     fn source(&self, volume: &Volume, staging: &Place) -> Result<OwnedFd> {
+        if volume.record.content.is_block() {
+            return block::source(volume);
+        }
         let device = LoopDevice::find(&image(volume)?)?;
         match (staging.mounted()?, device) {
-            (Some(mount), Some(device)) if mount.device == device.device() => Ok(staging.open()?),
+            (Some(mount), Some(device)) if device.is_mounted_as(&mount) => Ok(staging.open()?),
             _ => Err(Error::Precondition(format!(
                 "volume {} is not staged at {}",
                 volume.id(),
@@ -107,23 +197,53 @@ impl Engine for LoopFile {
     }
 
     fn mounts(&self, volume: &Volume) -> Result<Vec<Mount>> {
+        if volume.record.content.is_block() {
+            return block::mounts(volume);
+        }
         match LoopDevice::find(&image(volume)?)? {
             None => Ok(Vec::new()),
-            Some(device) => {
-                Ok(mountinfo::read()?.into_iter().filter(|mount| mount.device == device.device()).collect())
-            }
+            Some(device) => mounts_of(&device),
         }
     }
 
-    fn is_whole(&self, _: &Volume, mount: &Mount) -> bool {
-        mount.root == Path::new("/")
+    fn is_whole(&self, volume: &Volume, mount: &Mount) -> bool {
+        volume.record.content.is_block() || mount.root == Path::new("/")
+    }
+
+    fn open_for(&self, volume: &Volume, read_only: bool) -> Result<()> {
+        match volume.record.content {
+            // A mount's own flags do not hold writers of a device back.
+            Content::Block { .. } => Ok(block::device(volume)?.set_read_only(read_only)?),
+            _ => Ok(()),
+        }
     }
 
     fn release(&self, volume: &Volume) -> Result<bool> {
+        // The mount of a node does not keep its device.
+        if volume.record.content.is_block() && !block::mounts(volume)?.is_empty() {
+            return Ok(false);
+        }
         Ok(LoopDevice::detach(&image(volume)?)?)
     }
 
-    fn stats(&self, _: &Volume, published: &Place) -> Result<Space> {
+    fn release_lost(&self, id: &VolumeId) -> Result<bool> {
+        block::release_lost(id)
+    }
+
+    /// The unmount has written the file system to the image; this writes the image to the disk.
+    fn persist(&self, volume: &Volume) -> Result<()> {
+        let image = image(volume)?;
+        Ok(space::sync(&image, &volume.dir.path().join(IMAGE))?)
+    }
+
+    fn forget(&self, _: &Volume) -> Result<()> {
+        Ok(())
+    }
+
+    fn stats(&self, volume: &Volume, published: &Place) -> Result<Space> {
+        if volume.record.content.is_block() {
+            return Ok(Space { total: block::device(volume)?.size()?, ..Space::default() });
+        }
         Ok(space::of(published.open()?, published.path())?)
     }
 
@@ -132,11 +252,17 @@ impl Engine for LoopFile {
     }
 
     fn copy_volume(&self, volume: &Volume, to: &Dir) -> Result<Taken> {
-        copy::volume(volume, to, &self.mounts(volume)?)
+        // What is mounted of a block volume is the device itself, which nobody can freeze.
+        let mounts = if volume.record.content.is_block() { Vec::new() } else { self.mounts(volume)? };
+        copy::volume(volume, to, &mounts)
     }
 
     fn copy_snapshot(&self, from: &Dir, to: &Dir) -> Result<Made> {
         copy::snapshot(from, to)
+    }
+
+    fn begin_copy(&self, _: &Dir, _: &Record) -> Result<()> {
+        Ok(())
     }
 
     fn finish_copy(&self, dir: &Dir, record: &Record) -> Result<()> {
@@ -169,9 +295,13 @@ impl Engine for LoopFile {
     }
 }
 
-/// Gives an image its size, with all of the space taken now.
+/// Gives an image its size, with all of the space taken now unless it is sparse.
 fn take_space(image: &File, dir: &Dir, record: &Record) -> Result<()> {
     let path = dir.path().join(IMAGE);
+    if record.content.allocation() == Allocation::Sparse {
+        space::extend(image, record.capacity_bytes, &path)?;
+        return Ok(space::sync(image, &path)?);
+    }
     space::allocate(image, record.capacity_bytes, &path).map_err(|error| match error.kind() {
         Some(ErrorKind::Unsupported) => Error::Precondition(
             "the pool's file system cannot reserve space for an image (fallocate): put the pool on ext4, xfs or btrfs"
@@ -185,6 +315,9 @@ fn take_space(image: &File, dir: &Dir, record: &Record) -> Result<()> {
 /// Takes back what an image has lost: the kernel punches a hole where a file system in it asks for zeros. Without room
 /// for that the volume still works, until something is written just there.
 fn fill_holes(volume: &Volume) {
+    if volume.record.content.allocation() == Allocation::Sparse {
+        return;
+    }
     let path = volume.dir.path().join(IMAGE);
     let filled = image(volume).and_then(|image| {
         if space::has_holes(&image, &path)? {
@@ -209,12 +342,16 @@ mod tests {
 
     #[test]
     fn the_file_system_is_ext4_unless_asked_otherwise() {
-        for (fs_type, expected) in
-            [("", Some(Kind::Ext4)), ("ext4", Some(Kind::Ext4)), ("xfs", Some(Kind::Xfs)), ("btrfs", None)]
-        {
+        for (fs_type, expected) in [
+            ("", Some(Kind::Ext4)),
+            ("ext4", Some(Kind::Ext4)),
+            ("xfs", Some(Kind::Xfs)),
+            ("btrfs", Some(Kind::Btrfs)),
+            ("zfs", None),
+        ] {
             match (kind(fs_type), expected) {
                 (Ok(kind), Some(expected)) => assert_eq!(kind, expected),
-                (Err(error), None) => assert!(error.to_string().contains("ext4 or xfs"), "{error}"),
+                (Err(error), None) => assert!(error.to_string().contains("ext4 or xfs or btrfs"), "{error}"),
                 (got, _) => panic!("{fs_type}: {got:?}"),
             }
         }

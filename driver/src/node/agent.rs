@@ -45,14 +45,11 @@ impl Driver {
     fn described(&self) -> DescribeResponse {
         let config = self.config();
         let (verdict, store) = self.0.pool.refresh();
-        let limits = self.engine().limits_message();
         let mut pool = Pool {
             state: verdict.state.into(),
             message: verdict.message,
             path: config.pool_path.to_string_lossy().into_owned(),
             fenced: self.is_fenced(),
-            limits_enforced: limits.is_empty(),
-            limits_message: limits.to_owned(),
             ..Pool::default()
         };
         if let Some(marker) = verdict.marker {
@@ -68,6 +65,13 @@ impl Driver {
                     filesystem = kind;
                 }
                 Err(error) => warn!(error = chain(&error), "cannot tell the pool's space"),
+            }
+            match self.engine().unlimited(&store) {
+                Ok(unlimited) => {
+                    pool.limits_enforced = unlimited.is_none();
+                    pool.limits_message = unlimited.unwrap_or_default();
+                }
+                Err(error) => pool.limits_message = chain(&error),
             }
             volumes = store.records().into_iter().map(volume).collect();
             snapshots = store.snapshots().into_iter().map(snapshot).collect();

@@ -26,13 +26,14 @@ use crate::record::Record;
 use crate::size::choose;
 use crate::store::Origin;
 
+mod expand;
 mod page;
 mod snapshots;
 mod source;
 mod wanted;
 
 use wanted::Wanted;
-pub(super) use wanted::same_content;
+pub(super) use wanted::check_use;
 
 /// CSI Controller.
 #[derive(Clone, Debug)]
@@ -60,11 +61,20 @@ impl Driver {
             return Ok(CreateVolumeResponse { volume: Some(self.describe(&record)) });
         }
         self.check_fence()?;
+        if wanted.require_limit
+            && let Some(obstacle) = self.engine().unlimited(&store)?
+        {
+            return Err(Error::Precondition(format!(
+                "the class requires limits (requireLimit), and here {obstacle}"
+            )));
+        }
         let found = wanted.source.as_ref().map(|source| self.find(source, &store)).transpose()?;
         let range =
             found.as_ref().map_or(Ok(wanted.range), |found| source::at_least(found.bytes, wanted.range))?;
         let capacity_bytes = choose(range, self.engine().sizes(wanted.content))?;
-        let content = found.as_ref().map_or(wanted.content, |found| found.content);
+        let content = found
+            .as_ref()
+            .map_or(wanted.content, |found| found.content.allocated(wanted.content.allocation()));
         let (name, source) = (wanted.name.clone(), wanted.source.clone());
         let record = Record { id, name, capacity_bytes, content, published_node: None, source };
         if let Some(source) = &record.source {
@@ -106,11 +116,11 @@ impl Driver {
             return Err(Error::Missing { field: "node_id" });
         }
         let capability = capability::parse(request.volume_capability.as_ref())?;
-        self.engine().content(&capability)?;
         let id = id?;
         let store = self.store()?;
         let _guard = self.lock(&id)?;
         let mut volume = store.volume(&id)?;
+        self.check_use(&volume.record, &capability)?;
         let own = &self.config().node_id;
         if request.node_id != *own {
             return Err(Error::NoSuchNode {
@@ -159,9 +169,9 @@ impl Driver {
         }
         let volume = self.store()?.volume(&id?)?;
         let checked = capability::parse_all(&request.volume_capabilities)
-            .and_then(|all| wanted::content(&all, self.engine()))
-            .and_then(|content| same_content(&volume.record, content))
-            .and_then(|()| wanted::check_parameters(&request.parameters));
+            .and_then(|all| all.iter().try_for_each(|one| self.check_use(&volume.record, one)))
+            .and_then(|()| wanted::check_allocation(&volume.record, &request.parameters, self.engine()))
+            .and_then(|()| wanted::require_limit(&request.parameters).map(drop));
         Ok(match checked {
             Ok(()) => ValidateVolumeCapabilitiesResponse {
                 confirmed: Some(Confirmed {
@@ -198,6 +208,8 @@ impl Driver {
             .as_ref()
             .is_none_or(|topology| topology.segments.get(&key).is_none_or(|pool| pool == store.id.as_str()));
         let available = if here && !self.is_fenced() { store.available()? } else { 0 };
+        let allocation = wanted::allocation(&request.parameters, self.engine()).ok().flatten();
+        let available = self.engine().room(allocation.unwrap_or_default(), available);
         let available = i64::try_from(available).unwrap_or(i64::MAX);
         Ok(GetCapacityResponse {
             available_capacity: available,
@@ -314,11 +326,13 @@ impl Controller for ControllerService {
         Err(Error::Unsupported("GetSnapshot").into())
     }
 
+    #[instrument(skip_all, fields(volume = request.get_ref().volume_id))]
     async fn controller_expand_volume(
         &self,
-        _: Request<ControllerExpandVolumeRequest>,
+        request: Request<ControllerExpandVolumeRequest>,
     ) -> Answer<ControllerExpandVolumeResponse> {
-        Err(Error::Unsupported("ControllerExpandVolume").into())
+        let (driver, request) = (self.driver.clone(), request.into_inner());
+        blocking(move || driver.expand(&request)).await
     }
 
     async fn controller_get_volume(

@@ -2,14 +2,14 @@
 
 use dunnage_csi::agent::pool::State;
 use dunnage_csi::v1::identity_server::Identity;
-use dunnage_csi::v1::plugin_capability::{Service, Type, service};
 use dunnage_csi::v1::{
     GetPluginCapabilitiesRequest, GetPluginCapabilitiesResponse, GetPluginInfoRequest, GetPluginInfoResponse,
-    PluginCapability, ProbeRequest, ProbeResponse,
+    ProbeRequest, ProbeResponse,
 };
 use tonic::{Request, Response, Status};
 
 use super::{Driver, blocking};
+use crate::advertised;
 
 /// CSI Identity.
 #[derive(Clone, Debug)]
@@ -41,11 +41,7 @@ impl Identity for IdentityService {
         &self,
         _: Request<GetPluginCapabilitiesRequest>,
     ) -> Result<Response<GetPluginCapabilitiesResponse>, Status> {
-        let capabilities = [service::Type::ControllerService, service::Type::VolumeAccessibilityConstraints]
-            .into_iter()
-            .map(|kind| PluginCapability { r#type: Some(Type::Service(Service { r#type: kind.into() })) })
-            .collect();
-        Ok(Response::new(GetPluginCapabilitiesResponse { capabilities }))
+        Ok(Response::new(GetPluginCapabilitiesResponse { capabilities: advertised::plugin() }))
     }
 
     /// Not ready without a pool: our registrar waits with the registration until there is one.

@@ -19,13 +19,15 @@ use dunnage_host::space::Space;
 use tonic::{Request, Response, Status};
 use tracing::{info, instrument, warn};
 
-use super::controller::parse;
+use super::controller::{check_use, parse};
 use super::{Driver, blocking};
 use crate::capability::{self, Access, Capability};
 use crate::error::{Error, Result};
 use crate::record::Record;
 use crate::store::Volume;
 
+mod condition;
+mod expand;
 mod publish;
 
 use publish::{Seen, Step, next};
@@ -47,15 +49,15 @@ type Answer<T> = std::result::Result<Response<T>, Status>;
 impl Driver {
     fn stage(&self, request: &NodeStageVolumeRequest) -> Result<NodeStageVolumeResponse> {
         let id = parse(&request.volume_id)?;
-        let capability = self.capability(request.volume_capability.as_ref())?;
+        let capability = capability::parse(request.volume_capability.as_ref())?;
         let staging = self.need_place("staging_target_path", &request.staging_target_path)?;
         let id = id?;
         let store = self.store()?;
         let _guard = self.lock(&id)?;
         let _data = self.lock_staged_data(&id)?;
         let mut volume = store.volume(&id)?;
+        self.check_use(&volume.record, &capability)?;
         self.check_attached(&volume.record)?;
-        self.check_file_system(&volume.record, &capability)?;
         self.check_fence()?;
         self.engine().stage(&mut volume, &staging, &capability)?;
         info!("volume staged");
@@ -73,15 +75,19 @@ impl Driver {
             staging.unmount()?;
             self.config().steps.reach("staging unmounted");
         }
-        match self.store().and_then(|store| store.volume(&id)) {
+        let released = match self.store().and_then(|store| store.volume(&id)) {
             Ok(volume) => {
-                if !self.engine().release(&volume)? {
-                    warn!("volume is unmounted here, but a copy of the mount elsewhere still holds it");
-                }
+                let released = self.engine().release(&volume)?;
+                self.engine().persist(&volume)?;
+                released
             }
-            // Nothing to release without a volume; without a pool, the last unmount has released it.
-            Err(Error::NoSuchVolume { .. } | Error::Unavailable(_)) => {}
+            // Nothing to release without a volume; without a pool, the last unmount has released most.
+            Err(Error::NoSuchVolume { .. }) => true,
+            Err(Error::Unavailable(_)) => self.engine().release_lost(&id)?,
             Err(error) => return Err(error),
+        };
+        if !released {
+            warn!("volume is unmounted here, but another mount or its copy elsewhere still holds it");
         }
         info!("volume unstaged");
         Ok(NodeUnstageVolumeResponse {})
@@ -89,7 +95,7 @@ impl Driver {
 
     fn publish(&self, request: &NodePublishVolumeRequest) -> Result<NodePublishVolumeResponse> {
         let id = parse(&request.volume_id)?;
-        let capability = self.capability(request.volume_capability.as_ref())?;
+        let capability = capability::parse(request.volume_capability.as_ref())?;
         if request.staging_target_path.is_empty() {
             return Err(Error::Precondition(
                 "staging_target_path is missing: the volume has to be staged first".into(),
@@ -101,7 +107,7 @@ impl Driver {
         let store = self.store()?;
         let _guard = self.lock(&id)?;
         let volume = store.volume(&id)?;
-        self.check_file_system(&volume.record, &capability)?;
+        self.check_use(&volume.record, &capability)?;
         let options = if request.readonly || capability.access == Access::ReadOnly {
             capability.options.read_only()
         } else {
@@ -124,16 +130,27 @@ impl Driver {
         let mut mounts = self.engine().mounts(volume)?;
         mounts.retain(|mount| self.engine().is_whole(volume, mount));
         let kubelet_dir = &self.config().kubelet_dir;
+        let block = volume.record.content.is_block();
         let seen = Seen {
             target: target.mounted()?,
             mounts: &mounts,
             access,
             read_only: options.is_read_only(),
-            elsewhere: &|mount: &Mount| is_elsewhere(mount, kubelet_dir, [staging.path(), target.path()]),
+            block,
+            elsewhere: &|mount: &Mount| {
+                // Kubelet mounts a device once more, at a path that ends with the same pod's uid.
+                let same_pod = block && mount.mount_point.file_name() == target.path().file_name();
+                !same_pod && is_elsewhere(mount, kubelet_dir, [staging.path(), target.path()])
+            },
         };
-        match next(&seen) {
+        let step = next(&seen);
+        if matches!(step, Step::Bind | Step::Remount) {
+            self.engine().open_for(volume, options.is_read_only())?;
+            volume.reach("volume opened for the pod");
+        }
+        match step {
             Step::Bind => {
-                target.make()?;
+                if block { target.make_file() } else { target.make() }?;
                 volume.reach("target made");
                 target.bind(source, options)?;
                 volume.reach("target mounted");
@@ -182,7 +199,10 @@ impl Driver {
             return Err(gone());
         }
         let space = self.engine().stats(&volume, &place)?;
-        Ok(NodeGetVolumeStatsResponse { usage: usage(space), volume_condition: None })
+        let usage = if volume.record.content.is_block() { device_usage(space) } else { usage(space) };
+        let shares = self.engine().shares_space(volume.record.content);
+        let condition = condition::of(shares, volume.space()?);
+        Ok(NodeGetVolumeStatsResponse { usage, volume_condition: Some(condition) })
     }
 
     fn info(&self) -> Result<NodeGetInfoResponse> {
@@ -194,12 +214,6 @@ impl Driver {
         })
     }
 
-    fn capability(&self, capability: Option<&dunnage_csi::v1::VolumeCapability>) -> Result<Capability> {
-        let capability = capability::parse(capability)?;
-        self.engine().content(&capability)?;
-        Ok(capability)
-    }
-
     fn check_attached(&self, record: &Record) -> Result<()> {
         let own = &self.config().node_id;
         if !self.config().attach || record.published_node.as_ref() == Some(own) {
@@ -208,18 +222,21 @@ impl Driver {
         Err(Error::Precondition(format!("volume {} is not attached to node {own}", record.id)))
     }
 
-    fn check_file_system(&self, record: &Record, capability: &Capability) -> Result<()> {
-        if capability.fs_type.is_empty() {
-            return Ok(());
-        }
-        super::controller::same_content(record, self.engine().content(capability)?)
-            .map_err(|error| Error::Invalid(error.to_string()))
+    /// Whether the volume can be used so.
+    pub(super) fn check_use(&self, record: &Record, capability: &Capability) -> Result<()> {
+        check_use(record, capability, self.engine()).map_err(|error| Error::Invalid(error.to_string()))
     }
 }
 
 /// Whether a mount is a use of the volume at another path than these.
 fn is_elsewhere(mount: &Mount, kubelet_dir: &Path, own: [&Path; 2]) -> bool {
     mount.mount_point.starts_with(kubelet_dir) && !own.contains(&mount.mount_point.as_path())
+}
+
+/// How full a device is, its pod alone knows.
+fn device_usage(space: Space) -> Vec<VolumeUsage> {
+    let total = i64::try_from(space.total).unwrap_or(i64::MAX);
+    vec![VolumeUsage { unit: Unit::Bytes.into(), total, ..VolumeUsage::default() }]
 }
 
 fn usage(space: Space) -> Vec<VolumeUsage> {
@@ -283,22 +300,29 @@ impl Node for NodeService {
         blocking(move || driver.stats(&request)).await
     }
 
+    #[instrument(skip_all, fields(volume = request.get_ref().volume_id))]
     async fn node_expand_volume(
         &self,
-        _: Request<NodeExpandVolumeRequest>,
+        request: Request<NodeExpandVolumeRequest>,
     ) -> Answer<NodeExpandVolumeResponse> {
-        Err(Error::Unsupported("NodeExpandVolume").into())
+        let (driver, request) = (self.driver.clone(), request.into_inner());
+        blocking(move || driver.expand_staged(&request)).await
     }
 
     async fn node_get_capabilities(
         &self,
         _: Request<NodeGetCapabilitiesRequest>,
     ) -> Answer<NodeGetCapabilitiesResponse> {
-        let capabilities =
-            [rpc::Type::StageUnstageVolume, rpc::Type::GetVolumeStats, rpc::Type::SingleNodeMultiWriter]
-                .into_iter()
-                .map(|kind| NodeServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: kind.into() })) })
-                .collect();
+        let capabilities = [
+            rpc::Type::StageUnstageVolume,
+            rpc::Type::GetVolumeStats,
+            rpc::Type::SingleNodeMultiWriter,
+            rpc::Type::ExpandVolume,
+            rpc::Type::VolumeCondition,
+        ]
+        .into_iter()
+        .map(|kind| NodeServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: kind.into() })) })
+        .collect();
         Ok(Response::new(NodeGetCapabilitiesResponse { capabilities }))
     }
 

@@ -6,7 +6,7 @@ use dunnage_csi::v1::VolumeContentSource;
 use dunnage_csi::v1::volume_content_source::{SnapshotSource, Type, VolumeSource};
 use serde::{Deserialize, Serialize};
 
-use super::{Content, Format};
+use super::{Allocation, Content, Format};
 use crate::error::{Error, Result};
 use crate::id::{PoolId, SnapshotId, VolumeId};
 
@@ -76,6 +76,17 @@ impl Content {
     }
 }
 
+impl Content {
+    /// The same with the space of its image taken as asked.
+    #[must_use]
+    pub(crate) fn allocated(mut self, as_asked: Allocation) -> Self {
+        if let Self::Image { allocation, .. } | Self::Block { allocation } = &mut self {
+            *allocation = as_asked;
+        }
+        self
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use dunnage_host::filesystem::Kind;
@@ -122,7 +133,8 @@ mod tests {
             (Format::Done, Format::Copied),
             (Format::Copied, Format::Copied),
         ] {
-            let content = |format| Content::Image { fs_type: Kind::Xfs, format };
+            let content =
+                |format| Content::Image { fs_type: Kind::Xfs, format, allocation: Allocation::Thick };
             assert_eq!(content(format).copied(), content(expected));
         }
         assert_eq!(Content::Directory.copied(), Content::Directory);

@@ -393,11 +393,28 @@ impl Controller for RouterController {
         unsupported("GetSnapshot")
     }
 
+    #[instrument(skip_all, fields(volume = %request.get_ref().volume_id), err(Debug))]
     async fn controller_expand_volume(
         &self,
-        _: Request<ControllerExpandVolumeRequest>,
+        request: Request<ControllerExpandVolumeRequest>,
     ) -> Answer<ControllerExpandVolumeResponse> {
-        unsupported("ControllerExpandVolume")
+        let (metadata, _, request) = request.into_parts();
+        need(!request.volume_id.is_empty(), "volume_id")?;
+        need(request.capacity_range.is_some(), "capacity_range")?;
+        let id = request.volume_id.clone();
+        let answer = self
+            .by_volume(
+                "ControllerExpandVolume",
+                &id,
+                &Deadline::of(&metadata),
+                request,
+                |mut agent, request| async move { agent.controller_expand_volume(request).await },
+            )
+            .await?;
+        let bytes = answer.get_ref().capacity_bytes.try_into().unwrap_or(0);
+        let id = volume_id(&id)?;
+        self.forward.agents.tell(|index| index.grown(&id, bytes));
+        Ok(answer)
     }
 
     async fn controller_get_volume(

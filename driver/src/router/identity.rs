@@ -1,14 +1,14 @@
 //! The identity service of the router.
 
 use dunnage_csi::v1::identity_server::Identity;
-use dunnage_csi::v1::plugin_capability::service::Type as Service;
 use dunnage_csi::v1::{
     GetPluginCapabilitiesRequest, GetPluginCapabilitiesResponse, GetPluginInfoRequest, GetPluginInfoResponse,
-    PluginCapability, ProbeRequest, ProbeResponse, plugin_capability,
+    ProbeRequest, ProbeResponse,
 };
 use tonic::{Request, Response, Status};
 
 use super::agents::Agents;
+use crate::advertised;
 
 pub(crate) struct RouterIdentity {
     pub(crate) driver: String,
@@ -32,16 +32,7 @@ impl Identity for RouterIdentity {
         &self,
         _: Request<GetPluginCapabilitiesRequest>,
     ) -> Result<Response<GetPluginCapabilitiesResponse>, Status> {
-        let service = |service: Service| PluginCapability {
-            r#type: Some(plugin_capability::Type::Service(plugin_capability::Service {
-                r#type: service.into(),
-            })),
-        };
-        Ok(Response::new(GetPluginCapabilitiesResponse {
-            capabilities: [Service::ControllerService, Service::VolumeAccessibilityConstraints]
-                .map(service)
-                .to_vec(),
-        }))
+        Ok(Response::new(GetPluginCapabilitiesResponse { capabilities: advertised::plugin() }))
     }
 
     async fn probe(&self, _: Request<ProbeRequest>) -> Result<Response<ProbeResponse>, Status> {

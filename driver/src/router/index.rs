@@ -143,6 +143,16 @@ impl Index {
         }
     }
 
+    /// Notes a volume that a call through this router has made larger.
+    pub(crate) fn grown(&mut self, id: &VolumeId, bytes: u64) {
+        let Some(pool) = self.pools.get_mut(&id.pool()) else { return };
+        pool.volumes.change(id, |volume| {
+            let grown = volume.capacity_bytes < bytes;
+            volume.capacity_bytes = volume.capacity_bytes.max(bytes);
+            grown
+        });
+    }
+
     /// Notes a volume that a call through this router has removed.
     pub(crate) fn deleted(&mut self, id: &VolumeId) {
         if let Some(pool) = self.pools.get_mut(&id.pool()) {
@@ -296,8 +306,15 @@ impl Pool {
             self.snapshots.forget();
         }
         self.available = available;
-        self.volumes.update(volumes.into_iter().filter_map(|v| Some((v.id.parse().ok()?, v))).collect());
-        self.snapshots.update(snapshots.into_iter().filter_map(|s| Some((s.id.parse().ok()?, s))).collect());
+        let volumes = volumes.into_iter().filter_map(|v| Some((v.id.parse().ok()?, v))).collect();
+        self.volumes.update(volumes, |said, noted| {
+            // Volumes never shrink.
+            let grown = said.capacity_bytes < noted.capacity_bytes;
+            said.capacity_bytes = said.capacity_bytes.max(noted.capacity_bytes);
+            grown
+        });
+        let snapshots = snapshots.into_iter().filter_map(|s| Some((s.id.parse().ok()?, s))).collect();
+        self.snapshots.update(snapshots, |_, _| false);
     }
 }
 

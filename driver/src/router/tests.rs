@@ -4,8 +4,9 @@ mod snapshots;
 use std::time::Duration;
 
 use dunnage_csi::v1::{
-    ControllerGetCapabilitiesRequest, ControllerPublishVolumeRequest, GetCapacityRequest,
-    GetCapacityResponse, ListVolumesRequest, VolumeCapability,
+    CapacityRange, ControllerExpandVolumeRequest, ControllerGetCapabilitiesRequest,
+    ControllerPublishVolumeRequest, GetCapacityRequest, GetCapacityResponse, ListVolumesRequest,
+    VolumeCapability,
 };
 use tonic::{Code, Request, Status};
 
@@ -26,6 +27,34 @@ async fn a_volume_is_made_on_the_pool_asked_for_and_found_again_by_its_id() {
     assert!(lab.list().await.unwrap().is_empty());
     assert_eq!(b.calls(), ["CreateVolume pvc-1".to_owned(), format!("DeleteVolume {id}")]);
     assert!(a.calls().is_empty());
+}
+
+#[tokio::test]
+async fn a_volume_grows_where_it_is_and_the_list_knows_at_once() {
+    let (a, b) = (Fake::new("na", A), Fake::new("nb", B));
+    let lab = Lab::with(&[&a, &b]).await;
+    let id = lab.create("pvc-1", &[B]).await.unwrap();
+    let request = |volume_id: &str, capacity_range| ControllerExpandVolumeRequest {
+        volume_id: volume_id.to_owned(),
+        capacity_range,
+        ..ControllerExpandVolumeRequest::default()
+    };
+    let range = Some(CapacityRange { required_bytes: 5 << 20, limit_bytes: 0 });
+    let answer = lab.controller().controller_expand_volume(request(&id, range)).await.unwrap().into_inner();
+    assert_eq!((answer.capacity_bytes, answer.node_expansion_required), (5 << 20, true));
+    assert_eq!(b.calls().last().unwrap(), &format!("ControllerExpandVolume {id}"));
+    assert!(a.calls().is_empty());
+    let list = lab.controller().list_volumes(ListVolumesRequest::default()).await.unwrap().into_inner();
+    assert_eq!(list.entries[0].volume.as_ref().unwrap().capacity_bytes, 5 << 20);
+    for (id, range, code) in [
+        ("", range, Code::InvalidArgument),
+        (id.as_str(), None, Code::InvalidArgument),
+        ("x", range, Code::NotFound),
+        (NOBODYS, range, Code::Unavailable),
+    ] {
+        let refused = lab.controller().controller_expand_volume(request(id, range)).await.unwrap_err();
+        assert_eq!(refused.code(), code, "{id} {refused}");
+    }
 }
 
 #[tokio::test]

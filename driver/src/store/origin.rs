@@ -25,16 +25,20 @@ impl Origin {
             Self::Snapshot(snapshot) => engine.data_bytes(snapshot)?,
             Self::Volume(volume) => engine.data_bytes(&volume.dir)?,
         };
-        Ok(data.max(record.capacity_bytes))
+        Ok(data.max(engine.charge(record)))
     }
 
     /// Makes the data of a new volume, and tells how they were copied if they were.
     pub(super) fn fill(&self, engine: &dyn Engine, dir: &Dir, record: &Record) -> Result<Option<Taken>> {
-        let taken = match self {
+        match self {
             Self::Nothing => {
                 engine.make(dir, record)?;
                 return Ok(None);
             }
+            _ => engine.begin_copy(dir, record)?,
+        }
+        let taken = match self {
+            Self::Nothing => return Ok(None),
             Self::Snapshot(snapshot) => {
                 Taken { made: engine.copy_snapshot(snapshot, dir)?, source: State::AtRest }
             }

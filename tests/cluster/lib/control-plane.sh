@@ -15,7 +15,24 @@ start_control_plane() {
     --listen-peer-urls=http://127.0.0.1:2380 --initial-advertise-peer-urls=http://127.0.0.1:2380 \
     --initial-cluster=dunnage=http://127.0.0.1:2380 \
     --client-cert-auth --trusted-ca-file="$pki/etcd-ca.crt" --cert-file="$pki/etcd.crt" --key-file="$pki/etcd.key"
+  start_api_server
 
+  # A silent node is seen as such after 12 s instead of 50 s.
+  start_program kube-controller-manager --kubeconfig="$pki/kube-controller-manager.kubeconfig" \
+    --authentication-kubeconfig="$pki/kube-controller-manager.kubeconfig" \
+    --authorization-kubeconfig="$pki/kube-controller-manager.kubeconfig" \
+    --bind-address=127.0.0.1 --leader-elect=false --profiling=false --kube-api-qps=100 --kube-api-burst=200 \
+    --node-monitor-period=1s --node-monitor-grace-period=12s --use-service-account-credentials=true \
+    --root-ca-file="$pki/ca.crt" --service-account-private-key-file="$pki/service-accounts.key" \
+    --cluster-signing-cert-file="$pki/ca.crt" --cluster-signing-key-file="$pki/ca.key" \
+    --client-ca-file="$pki/ca.crt" --requestheader-client-ca-file="$pki/front-proxy-ca.crt"
+  start_program kube-scheduler --kubeconfig="$pki/kube-scheduler.kubeconfig" \
+    --authentication-kubeconfig="$pki/kube-scheduler.kubeconfig" \
+    --authorization-kubeconfig="$pki/kube-scheduler.kubeconfig" \
+    --bind-address=127.0.0.1 --leader-elect=false --profiling=false
+}
+
+start_api_server() {
   # Pods leave a dead node after 15 s instead of 5 minutes. No kube-proxy runs beside the API server, so it reaches webhooks
   # by the pods' addresses (aggregator routing).
   start_program kube-apiserver --advertise-address="$machines.1" --secure-port=6443 --allow-privileged=true --profiling=false \
@@ -35,30 +52,19 @@ start_control_plane() {
     --enable-aggregator-routing=true \
     --default-not-ready-toleration-seconds=15 --default-unreachable-toleration-seconds=15
   wait_until "$patience" kubectl get --raw /readyz || die "the API server did not become ready"
-
-  # A silent node is seen as such after 12 s instead of 50 s.
-  start_program kube-controller-manager --kubeconfig="$pki/kube-controller-manager.kubeconfig" \
-    --authentication-kubeconfig="$pki/kube-controller-manager.kubeconfig" \
-    --authorization-kubeconfig="$pki/kube-controller-manager.kubeconfig" \
-    --bind-address=127.0.0.1 --leader-elect=false --profiling=false --kube-api-qps=100 --kube-api-burst=200 \
-    --node-monitor-period=1s --node-monitor-grace-period=12s --use-service-account-credentials=true \
-    --root-ca-file="$pki/ca.crt" --service-account-private-key-file="$pki/service-accounts.key" \
-    --cluster-signing-cert-file="$pki/ca.crt" --cluster-signing-key-file="$pki/ca.key" \
-    --client-ca-file="$pki/ca.crt" --requestheader-client-ca-file="$pki/front-proxy-ca.crt"
-  start_program kube-scheduler --kubeconfig="$pki/kube-scheduler.kubeconfig" \
-    --authentication-kubeconfig="$pki/kube-scheduler.kubeconfig" \
-    --authorization-kubeconfig="$pki/kube-scheduler.kubeconfig" \
-    --bind-address=127.0.0.1 --leader-elect=false --profiling=false
 }
 
 stop_control_plane() {
-  local program pid
-  # All are stateless or will be removed with their state: no grace.
-  for program in kube-scheduler kube-controller-manager kube-apiserver etcd; do
-    [[ -e $pids/$program.pid ]] || continue
-    pid=$(cat "$pids/$program.pid")
-    kill -9 "$pid" 2>/dev/null || true
-    wait_until 10 gone "$pid" || true
-    rm -f "$pids/$program.pid"
-  done
+  local program
+  for program in kube-scheduler kube-controller-manager kube-apiserver etcd; do stop_program "$program"; done
+}
+
+# All are stateless or will be removed with their state: no grace.
+stop_program() {
+  local pid
+  [[ -e $pids/$1.pid ]] || return 0
+  pid=$(cat "$pids/$1.pid")
+  kill -9 "$pid" 2>/dev/null || true
+  wait_until 10 gone "$pid" || true
+  rm -f "$pids/$1.pid"
 }

@@ -22,10 +22,15 @@ pub fn mount_as(fs_type: &str, options: &[&str], mode: Mode) -> VolumeCapability
     }
 }
 
-/// A block volume, which is not to be had.
+/// A block volume for one node.
 pub fn block() -> VolumeCapability {
+    block_as(Mode::SingleNodeWriter)
+}
+
+/// A block volume with an access mode.
+pub fn block_as(mode: Mode) -> VolumeCapability {
     VolumeCapability {
         access_type: Some(AccessType::Block(BlockVolume {})),
-        access_mode: Some(AccessMode { mode: Mode::SingleNodeWriter.into() }),
+        access_mode: Some(AccessMode { mode: mode.into() }),
     }
 }

@@ -9,14 +9,16 @@ use std::time::{Duration, Instant};
 use dunnage_csi::v1::controller_server::Controller as _;
 use dunnage_csi::v1::node_server::Node as _;
 use dunnage_csi::v1::{
-    CapacityRange, ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, CreateVolumeRequest,
-    DeleteVolumeRequest, NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
-    NodeUnstageVolumeRequest, Volume, VolumeCapability,
+    CapacityRange, ControllerExpandVolumeRequest, ControllerExpandVolumeResponse,
+    ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, CreateVolumeRequest,
+    DeleteVolumeRequest, ListVolumesRequest, NodeExpandVolumeRequest, NodeGetVolumeStatsRequest,
+    NodeGetVolumeStatsResponse, NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
+    NodeUnstageVolumeRequest, Volume, VolumeCapability, VolumeUsage, volume_usage,
 };
-use dunnage_driver::EngineKind;
 use dunnage_driver::id::PoolId;
 use dunnage_driver::node::{Config, Driver};
 use dunnage_driver::steps::Steps;
+use dunnage_driver::{EngineKind, Overcommit};
 use dunnage_host::mountinfo;
 use tempfile::TempDir;
 use tonic::{Request, Status};
@@ -69,6 +71,7 @@ impl Lab {
             attach: false,
             kubelet_dir: root.join("kubelet"),
             steps: Steps::default(),
+            overcommit: Overcommit::default(),
         };
         change(&mut config);
         std::fs::create_dir_all(&config.pool_path).unwrap();
@@ -118,10 +121,23 @@ impl Lab {
         bytes: i64,
         capability: VolumeCapability,
     ) -> Result<Volume, Status> {
+        self.create_with(name, bytes, capability, &[]).await
+    }
+
+    /// A volume of a class with parameters.
+    pub async fn create_with(
+        &self,
+        name: &str,
+        bytes: i64,
+        capability: VolumeCapability,
+        parameters: &[(&str, &str)],
+    ) -> Result<Volume, Status> {
+        let parameters = parameters.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
         let request = CreateVolumeRequest {
             name: name.into(),
             capacity_range: Some(CapacityRange { required_bytes: bytes, limit_bytes: 0 }),
             volume_capabilities: vec![capability],
+            parameters: parameters.collect(),
             ..CreateVolumeRequest::default()
         };
         let answer = self.driver().controller().create_volume(Request::new(request)).await?;
@@ -150,6 +166,61 @@ impl Lab {
             ..ControllerUnpublishVolumeRequest::default()
         };
         self.driver().controller().controller_unpublish_volume(Request::new(request)).await.map(|_| ())
+    }
+
+    pub async fn expand(&self, id: &str, bytes: i64) -> Result<ControllerExpandVolumeResponse, Status> {
+        self.expand_within(id, bytes, 0).await
+    }
+
+    /// Asks for a size with a limit; a limit of 0 is none.
+    pub async fn expand_within(
+        &self,
+        id: &str,
+        required_bytes: i64,
+        limit_bytes: i64,
+    ) -> Result<ControllerExpandVolumeResponse, Status> {
+        let request = ControllerExpandVolumeRequest {
+            volume_id: id.into(),
+            capacity_range: Some(CapacityRange { required_bytes, limit_bytes }),
+            ..ControllerExpandVolumeRequest::default()
+        };
+        let answer = self.driver().controller().controller_expand_volume(Request::new(request)).await?;
+        Ok(answer.into_inner())
+    }
+
+    /// Lets what is staged grow, and tells the size.
+    pub async fn expand_staged(&self, id: &str, required_bytes: i64) -> Result<i64, Status> {
+        let request = NodeExpandVolumeRequest {
+            volume_id: id.into(),
+            volume_path: text(&self.staging(id)).into(),
+            capacity_range: Some(CapacityRange { required_bytes, limit_bytes: 0 }),
+            ..NodeExpandVolumeRequest::default()
+        };
+        let answer = self.driver().node().node_expand_volume(Request::new(request)).await?;
+        Ok(answer.into_inner().capacity_bytes)
+    }
+
+    /// The size that the list has for a volume.
+    pub async fn listed_bytes(&self, id: &str) -> i64 {
+        let request = Request::new(ListVolumesRequest::default());
+        let list = self.driver().controller().list_volumes(request).await.unwrap().into_inner();
+        let volumes = list.entries.into_iter().filter_map(|entry| entry.volume);
+        volumes.filter(|volume| volume.volume_id == id).map(|volume| volume.capacity_bytes).sum()
+    }
+
+    /// The bytes of a published volume, as its pod has them.
+    pub async fn bytes(&self, id: &str, target: &Path) -> VolumeUsage {
+        let bytes = i32::from(volume_usage::Unit::Bytes);
+        self.stats(id, target).await.usage.into_iter().find(|usage| usage.unit == bytes).unwrap()
+    }
+
+    pub async fn stats(&self, id: &str, target: &Path) -> NodeGetVolumeStatsResponse {
+        let request = NodeGetVolumeStatsRequest {
+            volume_id: id.into(),
+            volume_path: text(target).into(),
+            ..NodeGetVolumeStatsRequest::default()
+        };
+        self.driver().node().node_get_volume_stats(Request::new(request)).await.unwrap().into_inner()
     }
 
     /// Stages at the staging path of the volume's own id.
@@ -271,6 +342,14 @@ impl Drop for Lab {
         self.driver = None;
         self.clear();
     }
+}
+
+/// Whether the kernel lets this process grow every mounted file system: ext4 asks for `CAP_SYS_RESOURCE`.
+pub fn grows_ext4_mounted() -> bool {
+    const CAP_SYS_RESOURCE: u64 = 1 << 24;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
+    u64::from_str_radix(effective.trim(), 16).unwrap() & CAP_SYS_RESOURCE != 0
 }
 
 /// An address that nothing listens on, and that no other test is given: each has a loopback address of its own.

@@ -10,12 +10,12 @@ mod lab;
 mod sanity;
 mod snapshots;
 
-pub use call::{block, mount, mount_as};
+pub use call::{block, block_as, mount, mount_as};
 pub use certificates::Authority;
 pub use disk::Disk;
 pub use kill::Killer;
-pub use lab::{BACKEND, DRIVER, Lab, NODE, POOL, eventually, free_address, pool_id};
-pub use sanity::{Expected, Outcome, Sockets, program, run};
+pub use lab::{BACKEND, DRIVER, Lab, NODE, POOL, eventually, free_address, grows_ext4_mounted, pool_id};
+pub use sanity::{Expected, Outcome, Sockets, program, run, run_block};
 pub use snapshots::{from_snapshot, from_volume, fsfreeze, shell};
 
 use std::path::Path;

@@ -29,10 +29,8 @@ pub struct Sockets<'a> {
 }
 
 /// What no engine of this driver serves: its tests may be skipped, and nothing else may be.
-const NOT_SERVED: [&str; 7] = [
+const NOT_SERVED: [&str; 5] = [
     "GroupController",
-    "ExpandVolume",
-    "node-expand",
     "ModifyVolume",
     "volume attribute class",
     // No limit on volumes a node; read-only attachment is not advertised.
@@ -62,21 +60,42 @@ pub fn program() -> PathBuf {
     PathBuf::from(String::from_utf8(built.stdout).unwrap().trim())
 }
 
-/// Runs it to its end. Blocks.
+/// Runs it to its end with volumes that have a file system. Blocks.
 pub fn run(sockets: &Sockets<'_>, kubelet_dir: &Path, scratch: &Path, volume_bytes: u64) -> Outcome {
+    run_as("mount", sockets, kubelet_dir, scratch, volume_bytes)
+}
+
+/// Runs it to its end with block volumes. Blocks.
+pub fn run_block(sockets: &Sockets<'_>, kubelet_dir: &Path, scratch: &Path, volume_bytes: u64) -> Outcome {
+    run_as("block", sockets, kubelet_dir, scratch, volume_bytes)
+}
+
+fn run_as(
+    access_type: &str,
+    sockets: &Sockets<'_>,
+    kubelet_dir: &Path,
+    scratch: &Path,
+    volume_bytes: u64,
+) -> Outcome {
     /// What it says when it missed that its connection was made, because that went too fast for it.
     const MISSED: &str = "Connection timed out";
-    let mut outcome = run_once(sockets, kubelet_dir, scratch, volume_bytes);
+    let mut outcome = run_once(access_type, sockets, kubelet_dir, scratch, volume_bytes);
     for _ in 0..2 {
         if !outcome.output.contains(MISSED) {
             break;
         }
-        outcome = run_once(sockets, kubelet_dir, scratch, volume_bytes);
+        outcome = run_once(access_type, sockets, kubelet_dir, scratch, volume_bytes);
     }
     outcome
 }
 
-fn run_once(sockets: &Sockets<'_>, kubelet_dir: &Path, scratch: &Path, volume_bytes: u64) -> Outcome {
+fn run_once(
+    access_type: &str,
+    sockets: &Sockets<'_>,
+    kubelet_dir: &Path,
+    scratch: &Path,
+    volume_bytes: u64,
+) -> Outcome {
     let look = scratch.join("look");
     // Its own look at paths is switched off by custom mount paths; this is how it is told what is there.
     std::fs::write(&look, LOOK).unwrap();
@@ -89,6 +108,8 @@ fn run_once(sockets: &Sockets<'_>, kubelet_dir: &Path, scratch: &Path, volume_by
         .arg(format!("--csi.stagingdir={}", kubelet_dir.join("plugins/sanity").display()))
         .arg(format!("--csi.checkpathcmd={}", look.display()))
         .arg(format!("--csi.testvolumesize={volume_bytes}"))
+        .arg(format!("--csi.testvolumeaccesstype={access_type}"))
+        .arg(format!("--csi.testvolumeexpandsize={}", 2 * volume_bytes))
         .arg(format!("--ginkgo.junit-report={}", report.display()))
         .arg("--ginkgo.no-color")
         .output()

@@ -14,7 +14,10 @@ use dunnage_csi::tls::{self, AGENT, Material, OPERATOR, ROUTER};
 use dunnage_csi::uds;
 use dunnage_csi::v1::controller_client::ControllerClient;
 use dunnage_csi::v1::identity_client::IdentityClient;
-use dunnage_csi::v1::{CreateVolumeRequest, DeleteVolumeRequest, GetPluginInfoRequest, ProbeRequest};
+use dunnage_csi::v1::{
+    CapacityRange, ControllerExpandVolumeRequest, CreateVolumeRequest, DeleteVolumeRequest,
+    GetPluginInfoRequest, ProbeRequest,
+};
 use dunnage_driver::EngineKind;
 use dunnage_driver::node::{ServeConfig, ServeError, serve};
 use dunnage_telemetry::health::Checks;
@@ -131,13 +134,13 @@ async fn changes_are_told_as_they_happen() {
     assert!(!first.kernel.is_empty() && first.volumes.is_empty());
     let pool = first.pool.unwrap();
     assert_eq!(pool.state(), State::Empty);
-    assert!(!pool.limits_enforced && pool.limits_message.contains("LoopFile"));
 
     served.init().await;
     let ready = until(&mut stream, |seen| seen.pool.as_ref().unwrap().state() == State::Ready).await;
     let pool = ready.pool.unwrap();
     assert_eq!((pool.id.as_str(), pool.backend_uid.as_str()), (POOL, BACKEND));
     assert!(pool.total_bytes > pool.available_bytes && pool.available_bytes > 0);
+    assert_eq!(pool.limits_enforced, pool.limits_message.is_empty());
     assert!(!ready.filesystem.is_empty());
 
     let mut router = ControllerClient::new(served.channel(ROUTER));
@@ -165,17 +168,26 @@ async fn a_fence_stops_new_volumes_and_stages_until_it_is_lifted() {
     served.init().await;
     let mut router = ControllerClient::new(served.channel(ROUTER));
     let mut agent = AgentClient::new(served.channel(ROUTER));
-    router.create_volume(create("pvc-1")).await.unwrap();
+    let volume = router.create_volume(create("pvc-1")).await.unwrap().into_inner().volume.unwrap();
+    let larger = |more| ControllerExpandVolumeRequest {
+        volume_id: volume.volume_id.clone(),
+        capacity_range: Some(CapacityRange { required_bytes: volume.capacity_bytes + more, limit_bytes: 0 }),
+        ..ControllerExpandVolumeRequest::default()
+    };
     agent.fence(FenceRequest { fenced: true, reason: "pool is on two nodes".into() }).await.unwrap();
     let status = router.create_volume(create("pvc-2")).await.unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition);
     assert!(status.message().contains("pool is on two nodes"), "{status}");
     // What exists is still answered.
     router.create_volume(create("pvc-1")).await.unwrap();
+    router.controller_expand_volume(larger(0)).await.unwrap();
+    let status = router.controller_expand_volume(larger(1)).await.unwrap_err();
+    assert_eq!(status.code(), Code::FailedPrecondition);
     let mut stream = served.describe().await;
     assert!(next(&mut stream).await.pool.unwrap().fenced);
     agent.fence(FenceRequest::default()).await.unwrap();
     router.create_volume(create("pvc-2")).await.unwrap();
+    router.controller_expand_volume(larger(1)).await.unwrap();
     drop(stream);
     served.stop().await;
 }

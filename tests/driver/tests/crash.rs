@@ -1,12 +1,14 @@
 //! The driver is killed between any two steps of a volume's life; the calls that follow find their way.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use dunnage_csi::v1::VolumeCapability;
 use dunnage_driver::EngineKind;
 use dunnage_driver::id::VolumeId;
-use dunnage_tests_driver::{Killer, Lab, mount, pool_id};
+use dunnage_tests_driver::{Killer, Lab, block, grows_ext4_mounted, mount, pool_id};
 use tonic::{Code, Status};
 
 const MIB: i64 = 1 << 20;
@@ -17,23 +19,41 @@ enum Call {
     Create,
     Stage,
     Publish,
+    Expand,
+    ExpandStaged,
     Unpublish,
     Unstage,
+    /// By a second pod, which finds what the first one wrote.
+    PublishAgain,
     Delete,
 }
 
-const LIFE: [Call; 6] =
-    [Call::Create, Call::Stage, Call::Publish, Call::Unpublish, Call::Unstage, Call::Delete];
+const LIFE: [Call; 12] = [
+    Call::Create,
+    Call::Stage,
+    Call::Publish,
+    Call::Expand,
+    Call::ExpandStaged,
+    Call::Unpublish,
+    Call::Unstage,
+    Call::Stage,
+    Call::PublishAgain,
+    Call::Unpublish,
+    Call::Unstage,
+    Call::Delete,
+];
 
 struct Life {
     engine: EngineKind,
     bytes: i64,
     fs_type: &'static str,
+    block: bool,
+    parameters: &'static [(&'static str, &'static str)],
 }
 
 impl Life {
     fn capability(&self) -> VolumeCapability {
-        mount(self.fs_type)
+        if self.block { block() } else { mount(self.fs_type) }
     }
 
     async fn make(&self, lab: &Lab, call: Call, target: &Path) -> Result<(), Status> {
@@ -41,17 +61,32 @@ impl Life {
         let id = id.as_str();
         match call {
             Call::Create => {
-                let volume = lab.create("pvc-1", self.bytes, self.capability()).await?;
+                let volume = lab.create_with("pvc-1", self.bytes, self.capability(), self.parameters).await?;
                 assert_eq!(volume.volume_id, id);
             }
             Call::Stage => lab.stage(id, self.capability()).await?,
             Call::Publish => {
                 lab.publish(id, target, self.capability(), false).await?;
-                std::fs::write(target.join("data"), "kept").unwrap();
+                self.write(target);
+            }
+            Call::Expand => {
+                let answer = lab.expand(id, 2 * self.bytes).await?;
+                assert_eq!(answer.capacity_bytes, 2 * self.bytes);
+                assert_eq!(lab.listed_bytes(id).await, 2 * self.bytes);
+            }
+            Call::ExpandStaged => match lab.expand_staged(id, 2 * self.bytes).await {
+                Err(status) if status.code() == Code::FailedPrecondition && self.grows_at_stage() => {}
+                answer => assert_eq!(answer?, 2 * self.bytes),
+            },
+            Call::PublishAgain => {
+                lab.publish(id, target, self.capability(), false).await?;
+                assert_eq!(self.read(target).unwrap(), b"kept");
+                let total = lab.bytes(id, target).await.total;
+                assert!(total > 3 * self.bytes / 2, "{total} after growth to {}", 2 * self.bytes);
             }
             Call::Unpublish => {
                 // What was written is there up to the end, unless the target is gone already.
-                if let Ok(data) = std::fs::read(target.join("data")) {
+                if let Some(data) = self.read(target) {
                     assert_eq!(data, b"kept");
                 }
                 lab.unpublish(id, target).await?;
@@ -60,6 +95,26 @@ impl Life {
             Call::Delete => lab.delete(id).await?,
         }
         Ok(())
+    }
+
+    fn write(&self, target: &Path) {
+        let path = if self.block { target.to_owned() } else { target.join("data") };
+        let file = OpenOptions::new().write(true).create(!self.block).truncate(false).open(path).unwrap();
+        file.write_all_at(b"kept", 0).unwrap();
+        file.sync_all().unwrap();
+    }
+
+    /// What is written there, if anything is published.
+    fn read(&self, target: &Path) -> Option<Vec<u8>> {
+        let path = if self.block { target.to_owned() } else { target.join("data") };
+        let mut data = vec![0; 4];
+        File::open(path).ok()?.read_exact_at(&mut data, 0).ok().map(|()| data)
+    }
+
+    /// Whether the kernel refuses to grow the mounted file system.
+    fn grows_at_stage(&self) -> bool {
+        let ext4 = self.engine == EngineKind::LoopFile && self.fs_type.is_empty() && !self.block;
+        ext4 && !grows_ext4_mounted()
     }
 
     /// The life with a kill at one step, or none; gives the steps that were reached.
@@ -83,12 +138,11 @@ impl Life {
                     assert!(again.is_ok(), "{call:?} again after {:?}: {again:?}", killer.reached());
                 }
             }
-            let mounts = match call {
-                Call::Publish if self.engine == EngineKind::LoopFile => 2,
-                Call::Publish => 1,
-                Call::Stage | Call::Unpublish if self.engine == EngineKind::LoopFile => 1,
-                _ => 0,
-            };
+            let published =
+                !matches!(call, Call::Create | Call::Stage | Call::Unpublish | Call::Unstage | Call::Delete);
+            let staged = published || matches!(call, Call::Stage | Call::Unpublish);
+            let mounts = usize::from(published)
+                + usize::from(staged && self.engine == EngineKind::LoopFile && !self.block);
             assert_eq!(lab.mounts().len(), mounts, "{call:?} after {:?}", killer.reached());
         }
         lab.assert_clean();
@@ -106,17 +160,45 @@ impl Life {
 
 #[tokio::test]
 async fn a_directory_volume_survives_a_kill_at_any_step() {
-    Life { engine: EngineKind::Directory, bytes: 16 * MIB, fs_type: "" }.die_everywhere(10).await;
+    Life { engine: EngineKind::Directory, bytes: 16 * MIB, fs_type: "", block: false, parameters: &[] }
+        .die_everywhere(18)
+        .await;
 }
 
 #[tokio::test]
 async fn an_ext4_image_survives_a_kill_at_any_step() {
-    Life { engine: EngineKind::LoopFile, bytes: 16 * MIB, fs_type: "" }.die_everywhere(15).await;
+    Life { engine: EngineKind::LoopFile, bytes: 16 * MIB, fs_type: "", block: false, parameters: &[] }
+        .die_everywhere(30)
+        .await;
 }
 
 #[tokio::test]
 async fn an_xfs_image_survives_a_kill_at_any_step() {
-    Life { engine: EngineKind::LoopFile, bytes: 300 * MIB, fs_type: "xfs" }.die_everywhere(15).await;
+    Life { engine: EngineKind::LoopFile, bytes: 300 * MIB, fs_type: "xfs", block: false, parameters: &[] }
+        .die_everywhere(30)
+        .await;
+}
+
+#[tokio::test]
+async fn a_btrfs_image_survives_a_kill_at_any_step() {
+    Life { engine: EngineKind::LoopFile, bytes: 128 * MIB, fs_type: "btrfs", block: false, parameters: &[] }
+        .die_everywhere(30)
+        .await;
+}
+
+#[tokio::test]
+async fn a_block_volume_survives_a_kill_at_any_step() {
+    Life { engine: EngineKind::LoopFile, bytes: 16 * MIB, fs_type: "", block: true, parameters: &[] }
+        .die_everywhere(25)
+        .await;
+}
+
+#[tokio::test]
+async fn a_sparse_image_survives_a_kill_at_any_step() {
+    let parameters = &[("allocation", "sparse")];
+    Life { engine: EngineKind::LoopFile, bytes: 16 * MIB, fs_type: "", block: false, parameters }
+        .die_everywhere(30)
+        .await;
 }
 
 #[tokio::test]

@@ -119,10 +119,10 @@ async fn targets_lie_below_kubelets_directory_and_behind_no_link() {
 async fn what_cannot_be_had_is_refused_by_name() {
     let cases: [(EngineKind, VolumeCapability, i64, Code, &str); 7] = [
         (EngineKind::Directory, mount("ext4"), MIB, Code::InvalidArgument, "LoopFile"),
-        (EngineKind::LoopFile, mount("zfs"), 16 * MIB, Code::InvalidArgument, "ext4 or xfs"),
+        (EngineKind::LoopFile, mount("zfs"), 16 * MIB, Code::InvalidArgument, "ext4 or xfs or btrfs"),
         (EngineKind::LoopFile, mount("xfs"), 100 * MIB, Code::OutOfRange, "300 MiB"),
         (EngineKind::LoopFile, mount(""), MIB, Code::OutOfRange, "16 MiB"),
-        (EngineKind::LoopFile, block(), 16 * MIB, Code::InvalidArgument, "volumeMode Filesystem"),
+        (EngineKind::Directory, block(), 16 * MIB, Code::InvalidArgument, "volumeMode Filesystem"),
         (
             EngineKind::Directory,
             mount_as("", &[], Mode::MultiNodeMultiWriter),

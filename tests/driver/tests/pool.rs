@@ -7,7 +7,7 @@ use dunnage_csi::v1::node_server::Node as _;
 use dunnage_csi::v1::{NodeGetInfoRequest, ProbeRequest};
 use dunnage_driver::EngineKind;
 use dunnage_driver::node::Driver;
-use dunnage_tests_driver::{BACKEND, Disk, Lab, POOL, eventually, mount, pool_id};
+use dunnage_tests_driver::{BACKEND, Disk, Lab, POOL, block, eventually, mount, pool_id};
 use tonic::{Code, Request};
 
 const MIB: i64 = 1 << 20;
@@ -126,17 +126,20 @@ async fn a_pool_that_goes_and_comes_is_let_go_and_opened_again() {
 
 #[tokio::test]
 async fn unmounting_works_without_the_pool() {
-    let lab = Lab::new(EngineKind::LoopFile);
-    let id = lab.create("pvc-1", 16 * MIB, mount("")).await.unwrap().volume_id;
-    lab.stage(&id, mount("")).await.unwrap();
-    let target = lab.target("pod-1");
-    lab.publish(&id, &target, mount(""), false).await.unwrap();
-    let away = lab.root().join("away");
-    std::fs::rename(&lab.config.pool_path, &away).unwrap();
-    lab.unpublish(&id, &target).await.unwrap();
-    lab.unstage(&id).await.unwrap();
-    assert_eq!(lab.mounts(), Vec::<std::path::PathBuf>::new());
-    eventually("the loop device is gone", || lab.loops().is_empty());
+    for capability in [mount(""), block()] {
+        let lab = Lab::new(EngineKind::LoopFile);
+        let id = lab.create("pvc-1", 16 * MIB, capability.clone()).await.unwrap().volume_id;
+        lab.stage(&id, capability.clone()).await.unwrap();
+        let target = lab.target("pod-1");
+        lab.publish(&id, &target, capability, false).await.unwrap();
+        let away = lab.root().join("away");
+        std::fs::rename(&lab.config.pool_path, &away).unwrap();
+        lab.unpublish(&id, &target).await.unwrap();
+        assert_eq!(lab.loops().len(), 1);
+        lab.unstage(&id).await.unwrap();
+        assert_eq!(lab.mounts(), Vec::<std::path::PathBuf>::new());
+        eventually("the loop device is gone", || lab.loops().is_empty());
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use dunnage_csi::uds;
 use dunnage_csi::v1::controller_client::ControllerClient;
 use dunnage_driver::EngineKind;
-use dunnage_tests_driver::{Expected, Sockets, run};
+use dunnage_tests_driver::{Expected, Sockets, run, run_block};
 use nodes::{Cluster, create, until};
 use tonic::Code;
 
@@ -18,12 +18,13 @@ const B: &str = "bbbbbbbbbbbbbbbb";
 const MIB: u64 = 1 << 20;
 
 /// The node's calls go to the first node, all of the controller's to the router.
-async fn sanity(engine: EngineKind, expected: Expected) {
+async fn sanity(engine: EngineKind, expected: Expected, block: bool) {
     let cluster = Cluster::start(engine, expected, &[A, B]).await;
     let (node, controller) = (cluster.nodes[0].socket(), cluster.endpoint());
     let lab = &cluster.nodes[0].lab;
     let (kubelet_dir, root) = (lab.config.kubelet_dir.clone(), lab.root().to_owned());
     let outcome = tokio::task::spawn_blocking(move || {
+        let run = if block { run_block } else { run };
         run(&Sockets { node: &node, controller: &controller }, &kubelet_dir, &root, 64 * MIB)
     })
     .await
@@ -39,12 +40,17 @@ async fn sanity(engine: EngineKind, expected: Expected) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn directories_through_the_router_are_sane() {
-    sanity(EngineKind::Directory, Expected::NoAttach).await;
+    sanity(EngineKind::Directory, Expected::NoAttach, false).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn loop_files_with_attach_through_the_router_are_sane() {
-    sanity(EngineKind::LoopFile, Expected::Attach).await;
+    sanity(EngineKind::LoopFile, Expected::Attach, false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn loop_files_in_block_mode_through_the_router_are_sane() {
+    sanity(EngineKind::LoopFile, Expected::NoAttach, true).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,12 +8,12 @@ use dunnage_csi::v1::controller_server::ControllerServer;
 use dunnage_csi::v1::identity_server::IdentityServer;
 use dunnage_csi::v1::node_server::NodeServer;
 use dunnage_driver::EngineKind;
-use dunnage_tests_driver::{Expected, Lab, Sockets, run};
+use dunnage_tests_driver::{Expected, Lab, Sockets, run, run_block};
 use tonic::transport::Server;
 
 const MIB: u64 = 1 << 20;
 
-async fn sanity(engine: EngineKind, expected: Expected) {
+async fn sanity(engine: EngineKind, expected: Expected, block: bool) {
     let lab = Lab::with(engine, |config| config.attach = expected == Expected::Attach);
     let endpoint = format!("unix://{}", lab.root().join("csi.sock").display());
     let driver = lab.driver();
@@ -29,6 +29,7 @@ async fn sanity(engine: EngineKind, expected: Expected) {
     });
     let (kubelet_dir, root) = (lab.config.kubelet_dir.clone(), lab.root().to_owned());
     let outcome = tokio::task::spawn_blocking(move || {
+        let run = if block { run_block } else { run };
         run(&Sockets { node: &endpoint, controller: &endpoint }, &kubelet_dir, &root, 64 * MIB)
     })
     .await
@@ -43,20 +44,30 @@ async fn sanity(engine: EngineKind, expected: Expected) {
 
 #[tokio::test]
 async fn directory_is_sane() {
-    sanity(EngineKind::Directory, Expected::NoAttach).await;
+    sanity(EngineKind::Directory, Expected::NoAttach, false).await;
 }
 
 #[tokio::test]
 async fn directory_with_attach_is_sane() {
-    sanity(EngineKind::Directory, Expected::Attach).await;
+    sanity(EngineKind::Directory, Expected::Attach, false).await;
 }
 
 #[tokio::test]
 async fn loop_file_is_sane() {
-    sanity(EngineKind::LoopFile, Expected::NoAttach).await;
+    sanity(EngineKind::LoopFile, Expected::NoAttach, false).await;
 }
 
 #[tokio::test]
 async fn loop_file_with_attach_is_sane() {
-    sanity(EngineKind::LoopFile, Expected::Attach).await;
+    sanity(EngineKind::LoopFile, Expected::Attach, false).await;
+}
+
+#[tokio::test]
+async fn loop_file_in_block_mode_is_sane() {
+    sanity(EngineKind::LoopFile, Expected::NoAttach, true).await;
+}
+
+#[tokio::test]
+async fn loop_file_in_block_mode_with_attach_is_sane() {
+    sanity(EngineKind::LoopFile, Expected::Attach, true).await;
 }

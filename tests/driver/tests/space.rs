@@ -64,6 +64,35 @@ async fn two_claims_of_more_than_half_do_not_both_pass() {
 }
 
 #[tokio::test]
+async fn a_volume_grows_into_what_nobody_was_promised_and_no_further() {
+    for engine in [EngineKind::Directory, EngineKind::LoopFile] {
+        let small = Small::new(engine);
+        let lab = &small.lab;
+        let first = lab.create("pvc-1", 64 * MIB, mount("")).await.unwrap().volume_id;
+        let second = lab.create("pvc-2", 64 * MIB, mount("")).await.unwrap().volume_id;
+        let free = small.capacity().await;
+        let status = lab.expand(&first, 64 * MIB + free + MIB).await.unwrap_err();
+        assert_eq!(status.code(), Code::ResourceExhausted);
+        let words = status.message();
+        let more = (free + MIB + 4095) / 4096 * 4096;
+        assert!(words.contains(&format!("{free} bytes free")), "{words}");
+        assert!(
+            engine == EngineKind::Directory || words.contains(&format!("{more} bytes wanted")),
+            "{words}"
+        );
+        assert_eq!(lab.listed_bytes(&first).await, 64 * MIB);
+        assert_eq!(small.capacity().await, free, "what was refused is in the books");
+        lab.expand(&first, 64 * MIB + free / 2).await.unwrap();
+        assert!((small.capacity().await - free / 2).abs() < 2 * MIB);
+        assert_eq!(lab.expand(&second, 64 * MIB + free).await.unwrap_err().code(), Code::ResourceExhausted);
+        lab.delete(&first).await.unwrap();
+        eventually("the first is gone", || !lab.volume_dir(&first).exists());
+        lab.delete(&second).await.unwrap();
+        small.finish();
+    }
+}
+
+#[tokio::test]
 async fn claims_made_at_once_share_no_byte() {
     for engine in [EngineKind::Directory, EngineKind::LoopFile] {
         let small = Small::new(engine);

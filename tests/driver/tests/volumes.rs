@@ -45,6 +45,7 @@ async fn data_survive_a_restart_and_a_power_cut() {
         (EngineKind::Directory, "", 16 * MIB),
         (EngineKind::LoopFile, "ext4", 16 * MIB),
         (EngineKind::LoopFile, "xfs", 300 * MIB),
+        (EngineKind::LoopFile, "btrfs", 128 * MIB),
     ] {
         let mut lab = Lab::new(engine);
         let (id, target) = volume(&lab, bytes, fs_type).await;
@@ -66,7 +67,7 @@ async fn data_survive_a_restart_and_a_power_cut() {
 
 #[tokio::test]
 async fn a_file_system_smaller_than_its_image_grows_at_stage() {
-    for (fs_type, bytes) in [("ext4", 64 * MIB), ("xfs", 300 * MIB)] {
+    for (fs_type, bytes) in [("ext4", 64 * MIB), ("xfs", 300 * MIB), ("btrfs", 128 * MIB)] {
         let lab = Lab::new(EngineKind::LoopFile);
         let (id, target) = volume(&lab, bytes, fs_type).await;
         std::fs::write(target.join("data"), "kept").unwrap();
@@ -166,17 +167,59 @@ async fn a_read_only_publish_is_read_only_and_the_others_are_not() {
 
 #[tokio::test]
 async fn a_volume_for_one_pod_has_one_pod() {
-    let lab = Lab::new(EngineKind::LoopFile);
+    for engine in [EngineKind::Directory, EngineKind::LoopFile] {
+        let lab = Lab::new(engine);
+        let single = || mount_as("", &[], Mode::SingleNodeSingleWriter);
+        let id = lab.create("pvc-1", 16 * MIB, single()).await.unwrap().volume_id;
+        lab.stage(&id, single()).await.unwrap();
+        let target = lab.target("pod-1");
+        lab.publish(&id, &target, single(), false).await.unwrap();
+        lab.publish(&id, &target, single(), false).await.unwrap();
+        let status = lab.publish(&id, &lab.target("pod-2"), single(), false).await.unwrap_err();
+        assert_eq!(status.code(), Code::FailedPrecondition);
+        assert!(status.message().contains("pod-1"), "{status}");
+        remove(&lab, &id).await;
+    }
+}
+
+#[tokio::test]
+async fn several_pods_share_a_volume_and_its_last_use_is_the_last() {
+    for engine in [EngineKind::Directory, EngineKind::LoopFile] {
+        let lab = Lab::new(engine);
+        let (id, target) = volume(&lab, 16 * MIB, "").await;
+        let others = [lab.target("pod-2"), lab.target("pod-3")];
+        for other in &others {
+            lab.publish(&id, other, mount(""), false).await.unwrap();
+        }
+        std::fs::write(target.join("data"), "x").unwrap();
+        lab.unpublish(&id, &others[0]).await.unwrap();
+        assert!(!others[0].exists());
+        assert_eq!(std::fs::read(others[1].join("data")).unwrap(), b"x");
+        assert_eq!(lab.delete(&id).await.unwrap_err().code(), Code::FailedPrecondition);
+        lab.unpublish(&id, &others[1]).await.unwrap();
+        assert_eq!(std::fs::read(target.join("data")).unwrap(), b"x");
+        remove(&lab, &id).await;
+    }
+}
+
+/// A copied pool has the same ids; what is done with the copy is not this pool's business.
+#[tokio::test]
+async fn a_mount_of_a_copy_of_the_volume_does_not_count() {
+    let lab = Lab::new(EngineKind::Directory);
     let single = || mount_as("", &[], Mode::SingleNodeSingleWriter);
     let id = lab.create("pvc-1", 16 * MIB, single()).await.unwrap().volume_id;
+    let copy = lab.root().join("copy/volumes").join(&id).join("data");
+    std::fs::create_dir_all(&copy).unwrap();
+    let elsewhere = lab.target("copys-pod");
+    lab.bind(&copy, &elsewhere);
     lab.stage(&id, single()).await.unwrap();
     let target = lab.target("pod-1");
     lab.publish(&id, &target, single(), false).await.unwrap();
-    lab.publish(&id, &target, single(), false).await.unwrap();
-    let status = lab.publish(&id, &lab.target("pod-2"), single(), false).await.unwrap_err();
-    assert_eq!(status.code(), Code::FailedPrecondition);
-    assert!(status.message().contains("pod-1"), "{status}");
-    remove(&lab, &id).await;
+    lab.unpublish(&id, &target).await.unwrap();
+    lab.unstage(&id).await.unwrap();
+    lab.delete(&id).await.unwrap();
+    lab.unbind(&elsewhere);
+    lab.assert_clean();
 }
 
 /// Kubelet binds parts of a volume for `subPath`, and publishes again after its own restart.

@@ -60,6 +60,16 @@ impl Cluster {
         self.run(&["load", &archive.display().to_string()]).map(drop)
     }
 
+    /// Ends the API server at once.
+    pub fn stop_api_server(&self) -> anyhow::Result<()> {
+        self.run(&["api", "stop"]).map(drop)
+    }
+
+    /// Starts the API server again and waits until it is ready.
+    pub fn start_api_server(&self) -> anyhow::Result<()> {
+        self.run(&["api", "start"]).map(drop)
+    }
+
     /// kubectl with the admin's rights; gives what it printed.
     pub fn kubectl(&self, arguments: &[&str]) -> anyhow::Result<String> {
         self.run(&[&["kubectl"], arguments].concat())

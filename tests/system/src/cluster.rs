@@ -22,6 +22,13 @@ fn cluster() -> &'static Cluster {
     })
 }
 
+/// Runs `meanwhile` while the API server is away.
+pub fn without_api_server(meanwhile: impl FnOnce()) {
+    cluster().stop_api_server().expect("the API server is ended");
+    meanwhile();
+    cluster().start_api_server().expect("the API server is started");
+}
+
 /// kubectl, with what it says when it fails.
 pub fn try_kubectl(arguments: &[&str]) -> Result<String, String> {
     cluster().kubectl(arguments).map(|text| text.trim().to_owned()).map_err(|error| format!("{error:#}"))

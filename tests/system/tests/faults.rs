@@ -1,8 +1,11 @@
 //! Things that die at a bad moment: pods keep or regain their volumes, nothing is mounted twice, nothing leaks.
 
-use dunnage_tests_system::cluster::{Node, apply, eventually, get, kubectl, list};
+use std::thread::sleep;
+use std::time::Duration;
+
+use dunnage_tests_system::cluster::{Node, apply, eventually, get, kubectl, list, without_api_server};
 use dunnage_tests_system::manifest::{backend, claim, pod, stateful};
-use dunnage_tests_system::storage::{Namespace, remove_backend, wait_ready, word};
+use dunnage_tests_system::storage::{Namespace, remove_backend, volume_directory, wait_ready, word};
 
 fn selector(name: &str, component: &str) -> String {
     format!("-l=dunnage.dev/backend={name},dunnage.dev/component={component}")
@@ -23,6 +26,17 @@ fn pod_on(name: &str, component: &str, node: &Node) -> Option<(String, String)> 
 /// The id of the volume of a PV.
 fn handle(volume: &serde_json::Value) -> String {
     word(&volume["spec"]["csi"]["volumeHandle"]).to_owned()
+}
+
+/// The node of the controller pod whose provisioner leads.
+fn leader(name: &str) -> Node {
+    eventually("a provisioner to lead", || {
+        let lease = get(&["lease", &format!("{name}-csi-dunnage-dev"), "-n", "dunnage-system"]);
+        let holder = word(&lease["spec"]["holderIdentity"]).to_owned();
+        let pods = list(&["pods", "-n", "dunnage-system", &selector(name, "controller")]);
+        let pod = pods.iter().find(|pod| holder.starts_with(word(&pod["metadata"]["name"])));
+        pod.map(|pod| Node(word(&pod["spec"]["nodeName"]).to_owned())).ok_or_else(|| lease.to_string())
+    })
 }
 
 /// How often the volume of a PV is mounted below kubelet's directory on the node.
@@ -82,7 +96,7 @@ fn a_plugin_killed_again_and_again_while_pods_start_leaves_no_half_mount() {
         if let Some((namespace, plugin)) = pod_on(name, "node", &node) {
             kubectl(&["delete", "pod", &plugin, "-n", &namespace, "--force", "--grace-period=0"]);
         }
-        std::thread::sleep(std::time::Duration::from_secs(2));
+        sleep(Duration::from_secs(2));
     }
     for name_of_pod in &pods {
         assert_eq!(space.wait_pod(name_of_pod), node);
@@ -104,9 +118,14 @@ fn a_node_that_lost_power_comes_back_with_its_volumes_while_the_other_goes_on_pr
     apply(&backend(name, "LoopFile", pool, ""));
     wait_ready(name);
     let space = Namespace::new(name);
+    let leader = leader(name);
     apply(&claim(&space.0, "data", name, "64Mi"));
+    apply(&pod(&space.0, "first", "data", "true", Some(&leader.0)));
+    space.wait_pod("first");
+    kubectl(&["delete", "pod", "first", "-n", &space.0]);
     apply(&stateful(&space.0, "app", "data", "echo boot >> /data/file; sync"));
     let node = space.wait_pod("app-0");
+    assert_eq!(node, leader, "the volume is there");
     let handle = handle(&space.wait_bound("data"));
 
     node.power_off();
@@ -146,4 +165,46 @@ fn the_operator_killed_while_backends_come_makes_nothing_twice() {
         assert_eq!(pools, 2, "one pool a node: {record}");
         remove_backend(name);
     }
+}
+
+#[test]
+fn an_api_server_that_is_away_for_a_minute_stops_no_pod_and_makes_nothing_twice() {
+    let (name, pool) = ("away", "/var/lib/dunnage/away");
+    apply(&backend(name, "Directory", pool, ""));
+    wait_ready(name);
+    let space = Namespace::new(name);
+    apply(&claim(&space.0, "log", name, "8Mi"));
+    apply(&pod(&space.0, "log", "log", "(while :; do echo line >> /data/log; sleep 1; done) & true", None));
+    let node = space.wait_pod("log");
+    let log = format!("{}/data/log", volume_directory(pool, &space.wait_bound("log")));
+    let lines = || node.shell(&format!("wc -l < {log}")).parse::<u32>().expect("a number of lines");
+
+    // In the midst of being provisioned when the API server goes.
+    let pods: Vec<String> = (0..6).map(|index| format!("app-{index}")).collect();
+    for pod_name in &pods {
+        apply(&claim(&space.0, pod_name, name, "8Mi"));
+        apply(&pod(&space.0, pod_name, pod_name, "true", None));
+    }
+    without_api_server(|| {
+        let before = lines();
+        sleep(Duration::from_secs(60));
+        assert!(lines() > before + 30, "the pod went on writing");
+    });
+
+    for pod_name in &pods {
+        space.wait_pod(pod_name);
+    }
+    let volumes: Vec<String> = pods.iter().map(|pod_name| handle(&space.wait_bound(pod_name))).collect();
+    let on_disk: Vec<String> = Node::both()
+        .iter()
+        .flat_map(|node| {
+            let listed = node.shell(&format!("ls {pool}/volumes"));
+            listed.lines().map(str::to_owned).collect::<Vec<_>>()
+        })
+        .collect();
+    assert_eq!(on_disk.len(), volumes.len() + 1, "{on_disk:?}");
+    assert!(volumes.iter().all(|volume| on_disk.contains(volume)), "{volumes:?} {on_disk:?}");
+    wait_ready(name);
+    space.remove();
+    remove_backend(name);
 }

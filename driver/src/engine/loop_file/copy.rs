@@ -7,6 +7,7 @@ use dunnage_host::copy::{self, How};
 use dunnage_host::dir::Dir;
 use dunnage_host::freeze::{Frozen, thaw as thaw_dir};
 use dunnage_host::loopdev::LoopDevice;
+use dunnage_host::mount::mount_of;
 use dunnage_host::mountinfo::Mount;
 use dunnage_host::space;
 use tracing::info;
@@ -67,17 +68,17 @@ pub(super) fn volume(volume: &Volume, to: &Dir, mounts: &[Mount]) -> Result<Take
     let used = match &device {
         None => Use::None,
         Some(_) if mounted.is_some() => Use::Mounted,
-        Some(device) if device.is_in_use()? => Use::OutOfSight,
+        Some(device) if !volume.record.content.is_block() && device.is_in_use()? => Use::OutOfSight,
         Some(_) => Use::Attached,
     };
     let refuse =
         |why: &str| Err(Error::Precondition(format!("volume {} cannot be copied: {why}", volume.id())));
     let (how, state) = match (way(used, copy::can_reflink(to)?), mounted, &device) {
         (Way::Refuse(why), ..) => return refuse(why),
-        (Way::Frozen, Some(mount), Some(device)) => {
+        (Way::Frozen, Some(mount), _) => {
             let dir = Dir::open(&mount.mount_point)?;
             // The path could lead elsewhere by now, and nothing else is to be frozen.
-            if dir.device()? != device.device() {
+            if mount_of(&dir)?.0.id != mount.id {
                 return refuse("its mount has just changed");
             }
             (while_frozen(volume, dir, to)?, State::Frozen)
@@ -181,7 +182,7 @@ pub(super) fn thaw(volume: &Volume, mounts: &[Mount]) -> Result<()> {
 /// Whether it was frozen; none when its path leads elsewhere by now.
 fn thaw_mount(mount: &Mount) -> dunnage_host::Result<Option<bool>> {
     let dir = Dir::open(&mount.mount_point)?;
-    if dir.device()? == mount.device { thaw_dir(&dir).map(Some) } else { Ok(None) }
+    if mount_of(&dir)?.0.id == mount.id { thaw_dir(&dir).map(Some) } else { Ok(None) }
 }
 
 #[cfg(test)]

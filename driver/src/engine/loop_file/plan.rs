@@ -8,6 +8,15 @@ use crate::record::Format;
 /// A file system this much smaller than its device is grown: less may be what no whole group of blocks fits into.
 const WORTH_GROWING: u64 = 8 << 20;
 
+/// How much a file system could grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Growth {
+    None,
+    /// By what may be too little for it.
+    Slight,
+    Full,
+}
+
 /// A loop device has only whole sectors of its image.
 const SECTOR: u64 = 512;
 
@@ -70,6 +79,30 @@ pub(crate) enum Step {
     Refuse(String),
 }
 
+/// Whether a device has less than its image.
+pub(crate) fn is_short(device_bytes: u64, image_bytes: u64) -> bool {
+    device_bytes < image_bytes / SECTOR * SECTOR
+}
+
+/// How much a file system of this kind could grow on its device; not at all if the device holds something else.
+pub(crate) fn growth(fs_type: Kind, content: Content, device_bytes: u64) -> Growth {
+    match size(fs_type, content) {
+        Some(bytes) if bytes.saturating_add(WORTH_GROWING) <= device_bytes => Growth::Full,
+        Some(bytes) if bytes < device_bytes => Growth::Slight,
+        _ => Growth::None,
+    }
+}
+
+/// The size of a file system, if it is what it should be.
+fn size(fs_type: Kind, content: Content) -> Option<u64> {
+    match (fs_type, content) {
+        (Kind::Ext4, Content::Ext4 { bytes })
+        | (Kind::Xfs, Content::Xfs { bytes })
+        | (Kind::Btrfs, Content::Btrfs { bytes }) => Some(bytes),
+        _ => None,
+    }
+}
+
 /// The next step.
 pub(crate) fn next(seen: Seen) -> Step {
     let Seen { fs_type, format, image_bytes, device, staging, done } = seen;
@@ -77,15 +110,10 @@ pub(crate) fn next(seen: Seen) -> Step {
         return Step::Refuse("something else is mounted there".to_owned());
     }
     let Some(device) = device else { return Step::Attach };
-    if device.bytes < image_bytes / SECTOR * SECTOR {
+    if is_short(device.bytes, image_bytes) {
         return Step::Resize;
     }
-    let fs_bytes = match (fs_type, device.content) {
-        (Kind::Ext4, Content::Ext4 { bytes }) | (Kind::Xfs, Content::Xfs { bytes }) => Some(bytes),
-        _ => None,
-    };
-    let grows =
-        !done.grown && fs_bytes.is_some_and(|bytes| bytes.saturating_add(WORTH_GROWING) <= device.bytes);
+    let grows = !done.grown && growth(fs_type, device.content, device.bytes) == Growth::Full;
     if staging == Staging::Ours {
         return if grows && fs_type.grows_mounted() { Step::GrowMounted } else { Step::Finished };
     }
@@ -97,10 +125,12 @@ pub(crate) fn next(seen: Seen) -> Step {
         )),
         Format::Started if done.formatted => Step::NoteFormatDone,
         Format::Started => Step::Format,
-        Format::Done | Format::Copied if fs_bytes.is_none() => Step::Refuse(format!(
-            "its image held {} and now holds {:?}: restore it from a backup, for it is never formatted again",
+        Format::Done | Format::Copied if size(fs_type, device.content).is_none() => Step::Refuse(format!(
+            "its image held {} and now holds {:?}: repair a copy of it ({} may do) or restore it from a backup, for it \
+             is never formatted again",
             fs_type.name(),
-            device.content
+            device.content,
+            fs_type.repair()
         )),
         Format::Copied if device.in_use => {
             Step::Refuse("its copied file system is mounted already".to_owned())
@@ -197,16 +227,35 @@ mod tests {
         assert_eq!(next(ext4), Step::GrowUnmounted);
         assert_eq!(next(with(ext4, |seen| seen.done.grown = true)), Step::Mount);
         assert_eq!(next(with(ext4, |seen| seen.staging = Staging::Ours)), Step::Finished);
-        let xfs = with(seen(Format::Done, Content::Xfs { bytes: G / 2 }), |seen| {
-            seen.fs_type = Kind::Xfs;
-            seen.done = CHECKED;
-        });
-        assert_eq!(next(xfs), Step::Mount);
-        let mounted = with(xfs, |seen| seen.staging = Staging::Ours);
-        assert_eq!(next(mounted), Step::GrowMounted);
-        assert_eq!(next(with(mounted, |seen| seen.done.grown = true)), Step::Finished);
+        for (kind, content) in
+            [(Kind::Xfs, Content::Xfs { bytes: G / 2 }), (Kind::Btrfs, Content::Btrfs { bytes: G / 2 })]
+        {
+            let unmounted = with(seen(Format::Done, content), |seen| {
+                seen.fs_type = kind;
+                seen.done = CHECKED;
+            });
+            assert_eq!(next(unmounted), Step::Mount);
+            let mounted = with(unmounted, |seen| seen.staging = Staging::Ours);
+            assert_eq!(next(mounted), Step::GrowMounted);
+            assert_eq!(next(with(mounted, |seen| seen.done.grown = true)), Step::Finished);
+        }
         let nearly = with(seen(Format::Done, Content::Ext4 { bytes: G - 4096 }), |seen| seen.done = CHECKED);
         assert_eq!(next(nearly), Step::Mount);
+    }
+
+    #[test]
+    fn growth_is_told_by_what_is_missing() {
+        for (fs_type, content, expected) in [
+            (Kind::Ext4, Content::Ext4 { bytes: G }, Growth::None),
+            (Kind::Ext4, Content::Ext4 { bytes: G + 1 }, Growth::None),
+            (Kind::Ext4, Content::Ext4 { bytes: G - 1 }, Growth::Slight),
+            (Kind::Xfs, Content::Xfs { bytes: G - WORTH_GROWING }, Growth::Full),
+            (Kind::Btrfs, Content::Btrfs { bytes: G / 2 }, Growth::Full),
+            (Kind::Btrfs, Content::Ext4 { bytes: G / 2 }, Growth::None),
+            (Kind::Ext4, Content::Blank, Growth::None),
+        ] {
+            assert_eq!(growth(fs_type, content, G), expected, "{fs_type:?} {content:?}");
+        }
     }
 
     #[test]

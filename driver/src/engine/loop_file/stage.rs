@@ -1,15 +1,19 @@
 //! Staging an image: look, take one step, look again.
 
+use dunnage_host::filesystem::Kind;
 use dunnage_host::loopdev::LoopDevice;
 use dunnage_host::mount::Place;
+use dunnage_host::options::Options;
 use dunnage_host::uuid;
 use tracing::{debug, info};
 
+use super::grow::settle;
 use super::plan::{Device, Done, Seen, Staging, Step, next};
-use super::{fill_holes, image, probe};
+use super::{attach, fill_holes, image, image_bytes, probe};
 use crate::capability::Capability;
 use crate::error::{Error, Result};
-use crate::record::{Content, Format};
+use crate::record::{Allocation, Content, Format};
+use crate::status::chain;
 use crate::store::Volume;
 
 /// Attaches, formats if it never was, checks, grows and mounts, as far as each is still to do.
@@ -18,17 +22,13 @@ pub(crate) fn stage(volume: &mut Volume, staging: &Place, capability: &Capabilit
         return Err(Error::Precondition(format!("volume {} is no image", volume.id())));
     };
     staging.make()?;
+    settle(volume)?;
     fill_holes(volume);
-    let image = image(volume)?;
-    let image_bytes = image.metadata().map_err(|source| dunnage_host::Error::Io {
-        action: "look at",
-        path: volume.dir.path().join(super::IMAGE),
-        source,
-    })?;
-    let mut device = LoopDevice::find(&image)?;
+    let image_bytes = image_bytes(volume)?;
+    let mut device = LoopDevice::find(&image(volume)?)?;
     let mut done = Done::default();
     loop {
-        let seen = look(volume, staging, device.as_ref(), image_bytes.len(), done)?;
+        let seen = look(volume, staging, device.as_ref(), image_bytes, done)?;
         let step = next(seen);
         debug!(volume = %volume.id(), ?seen, ?step, "staging");
         match (step, &device) {
@@ -41,11 +41,11 @@ pub(crate) fn stage(volume: &mut Volume, staging: &Place, capability: &Capabilit
                 )));
             }
             (Step::Attach, _) | (_, None) => {
-                device = Some(LoopDevice::attach(&image, &format!("{}/{}", volume.id(), super::IMAGE))?);
-                volume.reach("image attached");
+                device = Some(attach(volume)?);
             }
             (Step::Resize, Some(device)) => {
                 device.take_size_of_image()?;
+                volume.reach("device grown");
             }
             (Step::NoteFormatStarted, _) => note_format(volume, Format::Started)?,
             (Step::Format, Some(device)) => {
@@ -67,7 +67,7 @@ pub(crate) fn stage(volume: &mut Volume, staging: &Place, capability: &Capabilit
             }
             (Step::NoteRenewed, _) => note_format(volume, Format::Done)?,
             (Step::Check, Some(device)) => {
-                fs_type.check(device.path())?;
+                fs_type.check(device.path()).map_err(|error| damaged(volume, fs_type, &error))?;
                 done.checked = true;
             }
             (Step::GrowUnmounted, Some(device)) => {
@@ -77,16 +77,43 @@ pub(crate) fn stage(volume: &mut Volume, staging: &Place, capability: &Capabilit
                 volume.reach("file system grown");
             }
             (Step::Mount, Some(device)) => {
-                staging.mount(device.path(), fs_type.name(), &capability.options)?;
+                staging
+                    .mount(device.path(), fs_type.name(), &options(volume.record.content, capability))
+                    .map_err(|error| match error {
+                        dunnage_host::Error::Io { .. } => damaged(volume, fs_type, &error),
+                        error => error.into(),
+                    })?;
                 volume.reach("image mounted");
             }
             (Step::GrowMounted, Some(device)) => {
                 info!(volume = %volume.id(), "growing the file system");
                 fs_type.grow_mounted(device.path(), staging.path())?;
                 done.grown = true;
+                volume.reach("mounted file system grown");
             }
         }
     }
+}
+
+/// What cannot be checked or mounted may be damaged, and is for people to repair.
+fn damaged(volume: &Volume, fs_type: Kind, error: &dunnage_host::Error) -> Error {
+    Error::Precondition(format!(
+        "volume {} cannot be mounted: {}; if its {} is damaged, repair a copy of its image ({} may do) or restore it \
+         from a backup, for it is never formatted again",
+        volume.id(),
+        chain(error),
+        fs_type.name(),
+        fs_type.repair()
+    ))
+}
+
+/// Btrfs discards unless told otherwise, which would give away the space that the volume was promised.
+fn options(content: Content, capability: &Capability) -> Options {
+    let mut options = capability.options.clone();
+    if matches!(content, Content::Image { fs_type: Kind::Btrfs, allocation: Allocation::Thick, .. }) {
+        options.filesystem.insert(0, ("nodiscard".to_owned(), None));
+    }
+    options
 }
 
 fn note_format(volume: &mut Volume, to: Format) -> Result<()> {
@@ -106,13 +133,13 @@ fn look(
     image_bytes: u64,
     done: Done,
 ) -> Result<Seen> {
-    let Content::Image { fs_type, format } = volume.record.content else {
+    let Content::Image { fs_type, format, .. } = volume.record.content else {
         return Err(Error::Precondition(format!("volume {} is no image", volume.id())));
     };
     let mounted = staging.mounted()?;
     let staging = match (&mounted, device) {
         (None, _) => Staging::Free,
-        (Some(mount), Some(device)) if mount.device == device.device() => Staging::Ours,
+        (Some(mount), Some(device)) if device.is_mounted_as(mount) => Staging::Ours,
         (Some(_), _) => Staging::Other,
     };
     let device = match device {

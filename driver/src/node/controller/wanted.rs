@@ -9,13 +9,16 @@ use crate::capability::{self, Capability};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::id::PoolId;
-use crate::record::{Content, Record, Source};
+use crate::record::{Allocation, Content, Record, Source};
 use crate::size::{Range, range};
 
 use super::source::same_source;
 
 /// The provisioner passes these on for information (`--extra-create-metadata`, class settings of its own).
 pub(super) const INFORMATION: &str = "csi.storage.k8s.io/";
+
+/// Whether a claim is refused rather than served by a volume that can outgrow its size.
+const REQUIRE_LIMIT: &str = "requireLimit";
 
 /// Twice what CSI demands to be taken.
 const LONGEST_NAME: usize = 256;
@@ -26,6 +29,8 @@ pub(super) struct Wanted {
     pub(super) name: String,
     pub(super) range: Range,
     pub(super) content: Content,
+    /// Nothing is to be made whose size is not a hard limit.
+    pub(super) require_limit: bool,
     pub(super) source: Option<Source>,
     /// Whether the file system is that of the source, for none is asked for.
     takes_sources: bool,
@@ -36,16 +41,17 @@ impl Wanted {
         let name = request.name.clone();
         check_name(&name)?;
         let capabilities = capability::parse_all(&request.volume_capabilities)?;
-        check_parameters(&request.parameters)?;
+        let allocation = allocation(&request.parameters, engine)?.unwrap_or_default();
         if let Some(key) = request.mutable_parameters.keys().min() {
             return Err(Error::Invalid(format!("mutable parameter {key:?} is unknown: there are none")));
         }
         let range = range(request.capacity_range.as_ref())?;
-        let content = content(&capabilities, engine)?;
+        let content = content(&capabilities, allocation, engine)?;
+        let require_limit = require_limit(&request.parameters)?;
         // Last: that it is not there is said only of a request that is right otherwise.
         let source = Source::parse(request.volume_content_source.as_ref())?;
         let takes_sources = source.is_some() && capabilities[0].fs_type.is_empty();
-        Ok(Self { name, range, content, source, takes_sources })
+        Ok(Self { name, range, content, require_limit, source, takes_sources })
     }
 
     /// An existing volume of this name, if it is what is asked for.
@@ -85,24 +91,30 @@ pub(super) fn check_name(name: &str) -> Result<()> {
 }
 
 /// What all capabilities together need.
-pub(super) fn content(capabilities: &[Capability], engine: &dyn Engine) -> Result<Content> {
-    let mut contents = capabilities.iter().map(|capability| engine.content(capability));
+fn content(capabilities: &[Capability], allocation: Allocation, engine: &dyn Engine) -> Result<Content> {
+    let mut contents = capabilities.iter().map(|capability| engine.content(capability, allocation));
     let first = contents.next().ok_or(Error::Missing { field: "volume_capabilities" })?;
     contents.try_fold(first?, |first, next| next.map(|_| first))
 }
 
 /// Whether a volume consists of what is asked, however far its format is.
-pub(in crate::node) fn same_content(record: &Record, asked: Content) -> Result<()> {
+pub(super) fn same_content(record: &Record, asked: Content) -> Result<()> {
     let same = match (record.content, asked) {
         (Content::Image { fs_type: has, .. }, Content::Image { fs_type: asked, .. }) => has == asked,
         (has, asked) => discriminant(&has) == discriminant(&asked),
     };
-    if same {
+    let (has, wants) = (record.content.allocation(), asked.allocation());
+    if same && has == wants {
         return Ok(());
+    }
+    if same {
+        let difference = format!("it is {}, asked is {}", has.name(), wants.name());
+        return Err(Error::Conflict { id: record.id.to_string(), difference });
     }
     let name = |content| match content {
         Content::Directory => "a directory",
         Content::Image { fs_type, .. } => fs_type.name(),
+        Content::Block { .. } => "a block device",
     };
     Err(Error::Conflict {
         id: record.id.to_string(),
@@ -110,13 +122,64 @@ pub(in crate::node) fn same_content(record: &Record, asked: Content) -> Result<(
     })
 }
 
-/// Refuses what no engine understands: a misspelt parameter must not be ignored.
-pub(super) fn check_parameters(parameters: &HashMap<String, String>) -> Result<()> {
-    match parameters.keys().filter(|key| !key.starts_with(INFORMATION)).min() {
-        None => Ok(()),
-        Some(key) => Err(Error::Invalid(format!(
-            "StorageClass parameter {key:?} is unknown: allowed are only those that begin with {INFORMATION}"
+/// Whether a volume can be used so.
+pub(in crate::node) fn check_use(
+    record: &Record,
+    capability: &Capability,
+    engine: &dyn Engine,
+) -> Result<()> {
+    let asked = engine.content(capability, record.content.allocation())?;
+    let any_file_system = capability.fs_type.is_empty() && matches!(record.content, Content::Image { .. });
+    if any_file_system && !capability.block {
+        return Ok(());
+    }
+    same_content(record, asked)
+}
+
+/// What the class says about the allocation. Refuses what the engine does not understand: a misspelt parameter must not
+/// be ignored.
+pub(super) fn allocation(
+    parameters: &HashMap<String, String>,
+    engine: &dyn Engine,
+) -> Result<Option<Allocation>> {
+    let known = engine.parameters();
+    let unknown = |key: &&String| !key.starts_with(INFORMATION) && !known.contains(&key.as_str());
+    if let Some(key) = parameters.keys().filter(unknown).min() {
+        return Err(Error::Invalid(format!(
+            "StorageClass parameter {key:?} is unknown: allowed are {} and those that begin with {INFORMATION}",
+            known.join(", ")
+        )));
+    }
+    let Some(value) = parameters.get("allocation") else { return Ok(None) };
+    Allocation::named(value).map(Some).ok_or_else(|| {
+        Error::Invalid(format!("StorageClass parameter allocation is {value:?}: it may be thick or sparse"))
+    })
+}
+
+/// Whether the class wants only volumes that cannot outgrow their size.
+pub(super) fn require_limit(parameters: &HashMap<String, String>) -> Result<bool> {
+    match parameters.get(REQUIRE_LIMIT).map(String::as_str) {
+        None | Some("false") => Ok(false),
+        Some("true") => Ok(true),
+        Some(other) => Err(Error::Invalid(format!(
+            "StorageClass parameter {REQUIRE_LIMIT} is {other:?}: it may be true or false"
         ))),
+    }
+}
+
+/// Whether a volume's allocation is what the class says, if it says anything.
+pub(super) fn check_allocation(
+    record: &Record,
+    parameters: &HashMap<String, String>,
+    engine: &dyn Engine,
+) -> Result<()> {
+    let has = record.content.allocation();
+    match allocation(parameters, engine)? {
+        Some(asked) if asked != has => Err(Error::Conflict {
+            id: record.id.to_string(),
+            difference: format!("it is {}, asked is {}", has.name(), asked.name()),
+        }),
+        _ => Ok(()),
     }
 }
 

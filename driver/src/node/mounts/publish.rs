@@ -12,6 +12,8 @@ pub(super) struct Seen<'a> {
     pub(super) mounts: &'a [Mount],
     pub(super) access: Access,
     pub(super) read_only: bool,
+    /// The volume is a device, which is read-only for all of its pods or for none.
+    pub(super) block: bool,
     /// Whether a mount of the volume is another pod's.
     pub(super) elsewhere: &'a dyn Fn(&Mount) -> bool,
 }
@@ -31,6 +33,16 @@ pub(super) fn next(seen: &Seen<'_>) -> Step {
     {
         return Step::Refuse(format!(
             "it is for one pod alone and is published at {} already",
+            other.mount_point.display()
+        ));
+    }
+    let differs = |mount: &&Mount| mount.read_only != seen.read_only && (seen.elsewhere)(mount);
+    if seen.block
+        && let Some(other) = seen.mounts.iter().find(differs)
+    {
+        let (has, asked) = if seen.read_only { ("writable", "read-only") } else { ("read-only", "writable") };
+        return Step::Refuse(format!(
+            "it is a block device, which is published {has} at {} and cannot be {asked} meanwhile",
             other.mount_point.display()
         ));
     }
@@ -56,6 +68,7 @@ mod tests {
             mount_point: mount_point.into(),
             read_only,
             filesystem: "ext4".into(),
+            source: "/dev/sda1".into(),
         }
     }
 
@@ -80,6 +93,7 @@ mod tests {
                 mounts: &mounts,
                 access,
                 read_only,
+                block: false,
                 elsewhere: &|mount| mount.mount_point.ends_with("other"),
             };
             let step = next(&seen);
@@ -87,6 +101,30 @@ mod tests {
                 Some(expected) => assert_eq!(step, expected),
                 None => assert!(matches!(step, Step::Refuse(_)), "{step:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn a_device_is_read_only_for_all_pods_or_for_none() {
+        for (other_is, asked, block, expected) in [
+            (false, false, true, true),
+            (true, true, true, true),
+            (false, true, true, false),
+            (true, false, true, false),
+            (false, true, false, true),
+        ] {
+            let mounts = [mount(2, "/k/pods/other", other_is)];
+            let elsewhere = |mount: &Mount| mount.mount_point.ends_with("other");
+            let access = Access::Shared;
+            let seen = Seen {
+                target: None,
+                mounts: &mounts,
+                access,
+                read_only: asked,
+                block,
+                elsewhere: &elsewhere,
+            };
+            assert_eq!(next(&seen) == Step::Bind, expected, "{other_is} {asked} {block}");
         }
     }
 }

@@ -41,19 +41,31 @@ impl<Id: Clone + Eq + Hash + Ord, T: Clone> Kept<Id, T> {
         self.there.remove(id);
     }
 
+    /// Notes what a call has changed, if `change` says that it did.
+    pub(super) fn change(&mut self, id: &Id, change: impl FnOnce(&mut T) -> bool) {
+        if let Some(there) = self.there.get_mut(id)
+            && change(there)
+        {
+            self.notes.insert(id.clone(), Some(there.clone()));
+        }
+    }
+
     /// Forgets what calls changed: another agent has it now.
     pub(super) fn forget(&mut self) {
         self.notes.clear();
     }
 
-    /// Takes what the agent says. That may be older than a call that has just ended; a note holds until the agent agrees.
-    pub(super) fn update(&mut self, there: BTreeMap<Id, T>) {
+    /// Takes what the agent says. That may be older than a call that has just ended; a note holds until the agent agrees,
+    /// and `catch_up` brings what it says up to the note, if that is still newer.
+    pub(super) fn update(&mut self, there: BTreeMap<Id, T>, catch_up: impl Fn(&mut T, &T) -> bool) {
         self.there = there;
         let found = &mut self.there;
         self.notes.retain(|id, note| match note {
-            Some(made) if !found.contains_key(id) => found.insert(id.clone(), made.clone()).is_none(),
+            Some(made) => match found.get_mut(id) {
+                None => found.insert(id.clone(), made.clone()).is_none(),
+                Some(said) => catch_up(said, made),
+            },
             None => found.remove(id).is_some(),
-            Some(_) => false,
         });
     }
 
@@ -88,18 +100,18 @@ mod tests {
     fn what_a_call_changed_holds_until_the_agent_agrees() {
         let all = |kept: &Kept<u32, u32>| kept.after(None).map(|(id, _)| *id).collect::<Vec<_>>();
         let mut kept = Kept::new();
-        kept.update(told(&[1, 2]));
+        kept.update(told(&[1, 2]), |_, _| false);
         kept.created(&3, 3);
         kept.deleted(&1);
         assert_eq!(all(&kept), [2, 3]);
-        kept.update(told(&[1, 2]));
+        kept.update(told(&[1, 2]), |_, _| false);
         assert_eq!(all(&kept), [2, 3], "older than the calls");
-        kept.update(told(&[2, 3]));
-        kept.update(told(&[1, 2]));
+        kept.update(told(&[2, 3]), |_, _| false);
+        kept.update(told(&[1, 2]), |_, _| false);
         assert_eq!(all(&kept), [1, 2], "later than both");
         kept.deleted(&1);
         kept.forget();
-        kept.update(told(&[1]));
+        kept.update(told(&[1]), |_, _| false);
         assert_eq!(all(&kept), [1]);
         assert!(kept.has(&1) && !kept.has(&2));
     }

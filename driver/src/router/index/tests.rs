@@ -202,6 +202,30 @@ fn what_this_routers_calls_changed_holds_until_the_agent_agrees() {
 }
 
 #[test]
+fn a_size_that_this_router_knows_holds_until_the_agent_has_caught_up() {
+    let sized = |bytes: u64| {
+        let mut said = ready(A, 1, &["pvc"]);
+        said.volumes[0].capacity_bytes = bytes;
+        said
+    };
+    let id = VolumeId::make(&pool(A), "pvc");
+    let mut index = announced(&["n1"]);
+    index.describe("n1", sized(1));
+    index.grown(&id, 5);
+    let bytes = |index: &Index| index.page(None, 0).unwrap().entries[0].1.capacity_bytes;
+    assert_eq!(bytes(&index), 5);
+    index.describe("n1", sized(1));
+    assert_eq!(bytes(&index), 5, "a message from before the call");
+    index.describe("n1", sized(7));
+    assert_eq!(bytes(&index), 7);
+    index.grown(&id, 6);
+    assert_eq!(bytes(&index), 7, "volumes never shrink");
+    index.describe("n1", ready(A, 1, &[]));
+    index.grown(&id, 9);
+    assert_eq!(all(&index), Vec::<String>::new(), "nothing grows that is gone");
+}
+
+#[test]
 fn a_pool_on_two_live_nodes_is_refused_on_both_and_both_are_fenced() {
     let mut index = announced(&["n1", "n2"]);
     assert_eq!(index.describe("n1", ready(A, 1, &[])), []);

@@ -240,9 +240,15 @@ impl Controller for Fake {
 
     async fn controller_expand_volume(
         &self,
-        _: Request<v1::ControllerExpandVolumeRequest>,
+        request: Request<v1::ControllerExpandVolumeRequest>,
     ) -> Answer<v1::ControllerExpandVolumeResponse> {
-        Err(Status::unimplemented(""))
+        let request = request.into_inner();
+        self.note("ControllerExpandVolume", &request.volume_id).await?;
+        let capacity_bytes = request.capacity_range.unwrap().required_bytes;
+        Ok(Response::new(v1::ControllerExpandVolumeResponse {
+            capacity_bytes,
+            node_expansion_required: true,
+        }))
     }
 
     async fn controller_get_volume(

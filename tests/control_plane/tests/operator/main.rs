@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use dunnage_csi::agent::pool::State;
 use dunnage_harness::{eventually, wait_for};
 use dunnage_operator::uninstall::{Mode, UninstallError, uninstall};
-use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::core::v1::{Node, PersistentVolume};
 use k8s_openapi::api::storage::v1::{CSIDriver, StorageClass};
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
@@ -154,6 +154,26 @@ async fn somebody_elses_driver_and_class_are_refused_until_they_are_given() -> R
     classes.delete("local", &DeleteParams::default()).await?;
     world.until("local", "ConfigAccepted", "True").await;
     assert_eq!(classes.get("local").await?.provisioner, DRIVER);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_backends_on_one_directory_the_younger_waits_until_the_older_is_gone() -> Result<()> {
+    let world = World::start().await?;
+    let nodes: Api<Node> = Api::all(world.client.clone());
+    world.create(&nodes, json!({"metadata": {"name": "a"}})).await?;
+    let _operator = world.operator("one").await?;
+    world.apply_backend("local", directory()).await?;
+    world.until("local", "ConfigAccepted", "True").await;
+    let nested = json!({"type": "LoopFile", "loopFile": {"path": "/var/lib/dunnage/nested"}});
+    world.apply_backend("nested", nested).await?;
+    let message = world.until("nested", "ConfigAccepted", "False").await;
+    assert!(message.contains("StorageBackend local") && message.contains("/var/lib/dunnage"), "{message}");
+    assert_eq!(world.left_of("nested").await?.iter().filter(|name| name.contains("Set ")).count(), 0);
+
+    world.backends.delete("local", &DeleteParams::default()).await?;
+    world.until_gone("local").await;
+    world.until("nested", "ConfigAccepted", "True").await;
     Ok(())
 }
 

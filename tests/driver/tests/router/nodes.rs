@@ -138,7 +138,8 @@ impl Cluster {
 
     /// Starts a node's driver at a new address, and announces it.
     pub(crate) fn boot(&mut self, number: usize) {
-        let tls_dir = self.authority.write(self.directory.path(), tls::AGENT);
+        // Of its own: another node may be reading its files just now.
+        let tls_dir = self.authority.write(&self.directory.path().join(number.to_string()), tls::AGENT);
         let node = &mut self.nodes[number];
         node.kill();
         let free = unused_address();

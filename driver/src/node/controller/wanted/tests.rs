@@ -6,6 +6,7 @@ use dunnage_host::filesystem::Kind;
 use super::*;
 use crate::engine::EngineKind;
 use crate::id::VolumeId;
+use crate::overcommit::Overcommit;
 use crate::record::Format;
 
 fn request(fs_type: &str) -> CreateVolumeRequest {
@@ -23,12 +24,12 @@ fn request(fs_type: &str) -> CreateVolumeRequest {
 type Spoil = fn(&mut CreateVolumeRequest);
 
 fn parse(request: &CreateVolumeRequest) -> Result<Wanted> {
-    Wanted::parse(request, EngineKind::LoopFile.engine().as_ref())
+    Wanted::parse(request, EngineKind::LoopFile.engine(Overcommit::default()).as_ref())
 }
 
 #[test]
 fn what_cannot_be_served_is_named_with_what_can() {
-    let cases: [(&str, Spoil); 8] = [
+    let cases: [(&str, Spoil); 10] = [
         ("name is missing", |r| r.name.clear()),
         ("control characters", |r| r.name = "a\0b".into()),
         ("256 bytes", |r| r.name = "x".repeat(300)),
@@ -37,6 +38,10 @@ fn what_cannot_be_served_is_named_with_what_can() {
             r.parameters =
                 [("fsTyp".into(), "xfs".into()), ("csi.storage.k8s.io/pvc/name".into(), "a".into())].into();
         }),
+        ("requireLimit is \"yes\": it may be", |r| {
+            r.parameters = [("requireLimit".into(), "yes".into())].into();
+        }),
+        ("may be thick or sparse", |r| r.parameters = [("allocation".into(), "thin".into())].into()),
         ("volume_content_source.type is missing", |r| {
             r.volume_content_source = Some(VolumeContentSource::default());
         }),
@@ -52,7 +57,9 @@ fn what_cannot_be_served_is_named_with_what_can() {
     }
     let mut informed = request("xfs");
     informed.parameters = [("csi.storage.k8s.io/pvc/name".into(), "a".into())].into();
-    assert!(parse(&informed).is_ok());
+    assert!(!parse(&informed).unwrap().require_limit);
+    informed.parameters = [("requireLimit".into(), "true".into())].into();
+    assert!(parse(&informed).unwrap().require_limit);
 }
 
 #[test]
@@ -62,7 +69,7 @@ fn an_existing_volume_answers_only_what_it_is() {
         id,
         name: "pvc-1".into(),
         capacity_bytes: 100,
-        content: Content::Image { fs_type: Kind::Ext4, format: Format::Done },
+        content: Content::Image { fs_type: Kind::Ext4, format: Format::Done, allocation: Allocation::Thick },
         published_node: None,
         source: None,
     };
@@ -80,15 +87,33 @@ fn an_existing_volume_answers_only_what_it_is() {
         assert_eq!(matched.is_ok(), same, "{matched:?}");
         assert!(matches!(matched, Ok(_) | Err(Error::Conflict { .. })));
     }
+    for (allocation, same) in [("thick", true), ("sparse", false)] {
+        let mut request = request("");
+        request.parameters = [("allocation".into(), allocation.into())].into();
+        let matched = parse(&request).unwrap().matches(record.clone());
+        assert_eq!(matched.is_ok(), same, "{matched:?}");
+    }
 }
 
 #[test]
 fn a_volume_with_a_source_has_the_sources_file_system_unless_another_is_asked_for() {
     let source = Source::Volume(VolumeId::make(&"0123456789abcdef".parse().unwrap(), "pvc-0"));
     for (has, asked, fits) in [
-        (Content::Image { fs_type: Kind::Xfs, format: Format::Copied }, "", true),
-        (Content::Image { fs_type: Kind::Xfs, format: Format::Done }, "xfs", true),
-        (Content::Image { fs_type: Kind::Xfs, format: Format::Copied }, "ext4", false),
+        (
+            Content::Image { fs_type: Kind::Xfs, format: Format::Copied, allocation: Allocation::Thick },
+            "",
+            true,
+        ),
+        (
+            Content::Image { fs_type: Kind::Xfs, format: Format::Done, allocation: Allocation::Thick },
+            "xfs",
+            true,
+        ),
+        (
+            Content::Image { fs_type: Kind::Xfs, format: Format::Copied, allocation: Allocation::Thick },
+            "ext4",
+            false,
+        ),
         (Content::Directory, "", false),
     ] {
         let mut request = request(asked);

@@ -1,0 +1,241 @@
+//! What each engine can do on a node, and what is missing for more: pure.
+
+use dunnage_host::command::package;
+use dunnage_host::facts::{NodeFacts, PathFacts};
+use serde::Serialize;
+
+/// The programs that the engines run.
+pub const PROGRAMS: [&str; 5] = ["mkfs.ext4", "e2fsck", "resize2fs", "mkfs.xfs", "xfs_growfs"];
+
+const EXT4: [&str; 3] = ["mkfs.ext4", "e2fsck", "resize2fs"];
+const XFS: [&str; 2] = ["mkfs.xfs", "xfs_growfs"];
+
+/// The oldest kernel that has all system calls in use.
+const LEAST_KERNEL: (u32, u32) = (5, 8);
+
+/// How it stands with one thing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Verdict {
+    Works,
+    /// Works, but for what the text says.
+    Limited,
+    Missing,
+}
+
+/// One line of the report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Line {
+    pub subject: String,
+    pub verdict: Verdict,
+    /// What was found; with another verdict than works, also what to do.
+    pub text: String,
+}
+
+impl Line {
+    fn new(subject: impl Into<String>, verdict: Verdict, text: impl Into<String>) -> Self {
+        Self { subject: subject.into(), verdict, text: text.into() }
+    }
+}
+
+/// The report: the node first, then the path, then the engines.
+pub fn report(node: &NodeFacts, path: &Result<PathFacts, String>) -> Vec<Line> {
+    let mut lines = vec![kernel(node), loops(node)];
+    lines.extend(node.programs.iter().map(|(program, found)| match found {
+        Some(at) => Line::new(*program, Verdict::Works, at.display().to_string()),
+        None => Line::new(*program, Verdict::Missing, install(program)),
+    }));
+    match path {
+        Ok(facts) => lines.extend(of_path(facts)),
+        Err(error) => {
+            lines.push(Line::new("path", Verdict::Missing, format!("{error}: make it a readable directory")));
+        }
+    }
+    let engines = [directory(node, path), loop_file(node, path)];
+    lines.extend(engines);
+    lines
+}
+
+fn kernel(node: &NodeFacts) -> Line {
+    let (major, minor) = LEAST_KERNEL;
+    if version(&node.kernel) >= LEAST_KERNEL {
+        return Line::new("kernel", Verdict::Works, &node.kernel);
+    }
+    Line::new(
+        "kernel",
+        Verdict::Missing,
+        format!("{}: Linux {major}.{minor} or later is needed", node.kernel),
+    )
+}
+
+fn version(release: &str) -> (u32, u32) {
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+fn loops(node: &NodeFacts) -> Line {
+    if node.loop_devices {
+        return Line::new("loop devices", Verdict::Works, "/dev/loop-control");
+    }
+    Line::new("loop devices", Verdict::Missing, "no /dev/loop-control: modprobe loop")
+}
+
+fn install(program: &str) -> String {
+    match package(program) {
+        Some(package) => format!("not found: install the package {package}"),
+        None => "not found".to_owned(),
+    }
+}
+
+fn of_path(facts: &PathFacts) -> Vec<Line> {
+    let gib = |bytes: u64| bytes >> 30;
+    let space = format!(
+        "{}, {} GiB free of {} GiB{}",
+        facts.filesystem,
+        gib(facts.space.available),
+        gib(facts.space.total),
+        if facts.is_mount_point { ", a file system of its own" } else { "" }
+    );
+    let path = if facts.read_only {
+        Line::new("path", Verdict::Missing, format!("{space}, mounted read-only: mount it writable"))
+    } else {
+        Line::new("path", Verdict::Works, space)
+    };
+    let quota = match (facts.project_quota, facts.filesystem.as_str()) {
+        (true, _) => Line::new("project quota", Verdict::Works, "kept to"),
+        (false, "ext4") => Line::new(
+            "project quota",
+            Verdict::Limited,
+            "off: tune2fs -O project,quota on the unmounted device, then mount -o prjquota",
+        ),
+        (false, "xfs") => Line::new("project quota", Verdict::Limited, "off: mount -o prjquota"),
+        (false, other) => Line::new(
+            "project quota",
+            Verdict::Limited,
+            format!("{other} has none: use ext4 or xfs, mounted with prjquota"),
+        ),
+    };
+    let reflink = if facts.reflink {
+        Line::new("reflink", Verdict::Works, "copies share blocks")
+    } else {
+        Line::new("reflink", Verdict::Limited, "copies take time and space: xfs and btrfs can share blocks")
+    };
+    vec![path, quota, reflink]
+}
+
+/// What keeps every engine from working.
+fn obstacle(node: &NodeFacts, path: &Result<PathFacts, String>) -> Option<&'static str> {
+    let usable = path.as_ref().is_ok_and(|facts| !facts.read_only);
+    match (version(&node.kernel) >= LEAST_KERNEL, usable) {
+        (false, _) => Some("the kernel is too old"),
+        (true, false) => Some("the path cannot be used"),
+        (true, true) => None,
+    }
+}
+
+fn directory(node: &NodeFacts, path: &Result<PathFacts, String>) -> Line {
+    let subject = "type Directory";
+    match (obstacle(node, path), path) {
+        (Some(obstacle), _) => Line::new(subject, Verdict::Missing, obstacle),
+        (None, Ok(facts)) if facts.project_quota => Line::new(subject, Verdict::Works, "with hard limits"),
+        (None, _) => Line::new(subject, Verdict::Limited, "sizes are accounted for, not enforced"),
+    }
+}
+
+fn loop_file(node: &NodeFacts, path: &Result<PathFacts, String>) -> Line {
+    let subject = "type LoopFile";
+    if let Some(obstacle) = obstacle(node, path) {
+        return Line::new(subject, Verdict::Missing, obstacle);
+    }
+    if !node.loop_devices {
+        return Line::new(subject, Verdict::Missing, "there are no loop devices");
+    }
+    let has = |programs: &[&str]| {
+        programs.iter().all(|wanted| node.programs.iter().any(|(name, at)| name == wanted && at.is_some()))
+    };
+    match (has(&EXT4), has(&XFS)) {
+        (true, true) => Line::new(subject, Verdict::Works, "with ext4 and xfs"),
+        (true, false) => Line::new(subject, Verdict::Limited, "with ext4; for xfs install xfsprogs"),
+        (false, true) => Line::new(subject, Verdict::Limited, "with xfs; for ext4 install e2fsprogs"),
+        (false, false) => Line::new(subject, Verdict::Missing, "install e2fsprogs"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use Verdict::{Limited, Missing, Works};
+
+    use super::*;
+
+    fn node() -> NodeFacts {
+        NodeFacts {
+            kernel: "6.12.3-cloud".into(),
+            loop_devices: true,
+            filesystems: vec!["ext4".into()],
+            programs: PROGRAMS.map(|program| (program, Some("/usr/sbin/x".into()))).into(),
+        }
+    }
+
+    fn path(filesystem: &str, project_quota: bool) -> PathFacts {
+        PathFacts {
+            filesystem: filesystem.into(),
+            is_mount_point: false,
+            read_only: false,
+            space: dunnage_host::space::Space { total: 8 << 30, available: 4 << 30, ..Default::default() },
+            project_quota,
+            reflink: filesystem == "xfs",
+        }
+    }
+
+    /// The verdict and text of a subject.
+    fn of(node: &NodeFacts, path: Result<PathFacts, String>, subject: &str) -> (Verdict, String) {
+        let line = report(node, &path).into_iter().find(|line| line.subject == subject).unwrap();
+        (line.verdict, line.text)
+    }
+
+    #[test]
+    fn each_lack_shows_where_it_hurts_and_nowhere_else() {
+        let without = |name: &str| {
+            let mut node = node();
+            node.programs.iter_mut().filter(|(program, _)| *program == name).for_each(|(_, at)| *at = None);
+            node
+        };
+        let old = NodeFacts { kernel: "5.4.0".into(), ..node() };
+        let no_loops = NodeFacts { loop_devices: false, ..node() };
+        let read_only = PathFacts { read_only: true, ..path("ext4", true) };
+        for (node, path, directory, loop_file) in [
+            (node(), Ok(path("ext4", true)), Works, Works),
+            (node(), Ok(path("ext4", false)), Limited, Works),
+            (node(), Ok(read_only), Missing, Missing),
+            (node(), Err("no such directory".to_owned()), Missing, Missing),
+            (old, Ok(path("xfs", true)), Missing, Missing),
+            (no_loops, Ok(path("xfs", true)), Works, Missing),
+            (without("mkfs.xfs"), Ok(path("xfs", true)), Works, Limited),
+            (without("e2fsck"), Ok(path("xfs", true)), Works, Limited),
+        ] {
+            assert_eq!(of(&node, path.clone(), "type Directory").0, directory, "{node:?} {path:?}");
+            assert_eq!(of(&node, path.clone(), "type LoopFile").0, loop_file, "{node:?} {path:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_comes_with_the_remedy() {
+        let mut bare = node();
+        bare.programs[3].1 = None;
+        assert_eq!(
+            of(&bare, Ok(path("ext4", false)), "mkfs.xfs").1,
+            "not found: install the package xfsprogs"
+        );
+        assert!(of(&bare, Ok(path("ext4", false)), "project quota").1.contains("tune2fs"));
+        assert!(of(&bare, Ok(path("btrfs", false)), "project quota").1.contains("ext4 or xfs"));
+    }
+
+    #[test]
+    fn kernels_are_compared_by_number() {
+        for (release, expected) in
+            [("6.18.44-fc", (6, 18)), ("5.10", (5, 10)), ("5.4.0-99-generic", (5, 4)), ("", (0, 0))]
+        {
+            assert_eq!(version(release), expected);
+        }
+    }
+}

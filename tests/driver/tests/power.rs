@@ -1,0 +1,73 @@
+//! Power cuts that really lose what was not synced: the pool's disk is copied as its device has it, and the node starts anew
+//! on the copy.
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+
+use std::fs;
+use std::path::PathBuf;
+
+use dunnage_driver::EngineKind;
+use dunnage_tests_driver::{Disk, Lab, mount, pool_id};
+
+const MIB: i64 = 1 << 20;
+
+/// A node whose pool is a disk of its own.
+fn node_on(disk: &mut Disk, engine: EngineKind) -> Lab {
+    Lab::without_pool(engine, |config| {
+        fs::create_dir_all(&config.pool_path).unwrap();
+        disk.mount(&config.pool_path);
+    })
+}
+
+/// The volume, published, and where.
+async fn publish(lab: &Lab, id: &str, fs_type: &str) -> PathBuf {
+    lab.stage(id, mount(fs_type)).await.unwrap();
+    let target = lab.target("pod");
+    lab.publish(id, &target, mount(fs_type), false).await.unwrap();
+    target
+}
+
+async fn unpublish(lab: &Lab, id: &str) {
+    lab.unpublish(id, &lab.target("pod")).await.unwrap();
+    lab.unstage(id).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_volume_that_was_acknowledged_and_data_that_were_unstaged_survive_it() {
+    for (engine, fs_type, bytes) in [
+        (EngineKind::Directory, "", 8 * MIB),
+        (EngineKind::LoopFile, "ext4", 32 * MIB),
+        (EngineKind::LoopFile, "xfs", 320 * MIB),
+    ] {
+        for pool_on in ["ext4", "xfs"] {
+            let scratch = tempfile::tempdir().unwrap();
+            let what = format!("{engine:?} {fs_type} on {pool_on}");
+            let mut disk = Disk::of(scratch.path(), 500, pool_on);
+            let first = node_on(&mut disk, engine);
+            first.driver().init_pool(&pool_id(), &first.config.backend_uid).unwrap();
+            let id = first.create("pvc-1", bytes, mount(fs_type)).await.unwrap().volume_id;
+
+            let mut made = disk.copy_without_what_is_unsynced(scratch.path(), "made");
+            let after_create = node_on(&mut made, engine);
+            let again = after_create.create("pvc-1", bytes, mount(fs_type)).await.unwrap();
+            assert_eq!(again.volume_id, id, "{what}");
+            publish(&after_create, &id, fs_type).await;
+            unpublish(&after_create, &id).await;
+            drop((after_create, made));
+
+            let at = publish(&first, &id, fs_type).await;
+            fs::create_dir(at.join("folder")).unwrap();
+            let data: Vec<u8> =
+                (0..3_000_000_u32).map(|number| u8::try_from(number % 251).unwrap()).collect();
+            fs::write(at.join("folder/file"), &data).unwrap();
+            unpublish(&first, &id).await;
+
+            let mut written = disk.copy_without_what_is_unsynced(scratch.path(), "written");
+            let after_unstage = node_on(&mut written, engine);
+            let at = publish(&after_unstage, &id, fs_type).await;
+            assert!(fs::read(at.join("folder/file")).unwrap() == data, "{what}: the data differ");
+            unpublish(&after_unstage, &id).await;
+            drop((after_unstage, written));
+            drop((first, disk));
+        }
+    }
+}
