@@ -91,11 +91,13 @@ fn file_systems(backend: &StorageBackend) -> Result<(), Invalid> {
                 "a Directory volume has the file system of its pool, so take the parameter away"
             }
             BackendType::LoopFile
-                if [FsType::Ext4, FsType::Xfs].iter().any(|known| known.as_str() == fs_type) =>
+                if [FsType::Ext4, FsType::Xfs, FsType::Btrfs]
+                    .iter()
+                    .any(|known| known.as_str() == fs_type) =>
             {
                 continue;
             }
-            BackendType::LoopFile => "LoopFile has ext4 and xfs",
+            BackendType::LoopFile => "LoopFile has ext4, xfs and btrfs",
         };
         return Err(Invalid::FsType { class: class.name.clone(), fs_type: fs_type.clone(), remedy });
     }
@@ -181,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_class_may_ask_for_the_file_systems_that_the_type_has() {
-        for (fs_type, fine) in [("ext4", true), ("xfs", true), ("zfs", false), ("", false)] {
+        for (fs_type, fine) in [("ext4", true), ("xfs", true), ("btrfs", true), ("zfs", false), ("", false)] {
             assert_eq!(validate(&loop_file(fs_type), &[]).is_ok(), fine, "{fs_type:?}");
         }
         let mut backend = directory("local", "/srv/pool");

@@ -91,6 +91,8 @@ pub enum FsType {
     Ext4,
     /// For large files and many writers.
     Xfs,
+    /// With checksums, and compression by mount option.
+    Btrfs,
 }
 
 impl FsType {
@@ -99,6 +101,7 @@ impl FsType {
         match self {
             Self::Ext4 => "ext4",
             Self::Xfs => "xfs",
+            Self::Btrfs => "btrfs",
         }
     }
 }
