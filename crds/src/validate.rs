@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_class_may_ask_for_the_file_systems_that_the_type_has() {
-        for (fs_type, fine) in [("ext4", true), ("xfs", true), ("zfs", false), ("", false)] {
+        for (fs_type, fine) in [("ext4", true), ("xfs", true), ("btrfs", true), ("zfs", false), ("", false)] {
             assert_eq!(validate(&loop_file(fs_type), &[]).is_ok(), fine, "{fs_type:?}");
         }
         let mut backend = directory("local", "/srv/pool");

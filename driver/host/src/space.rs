@@ -44,7 +44,7 @@ pub fn allocate(file: &File, bytes: u64, path: &Path) -> Result<()> {
     fallocate(file, FallocateFlags::empty(), 0, bytes).map_err(failed("take the space of", path))
 }
 
-/// Takes the blocks of a file up to this size, beyond its end too, which stays where it is. Takes all or nothing beyond it.
+/// Takes the blocks of a file up to this size, beyond its end too, which stays where it is. Beyond it, all or nothing.
 pub fn take(file: &File, bytes: u64, path: &Path) -> Result<()> {
     let length = file.metadata().map_err(failed("look at", path))?.len();
     fallocate(file, FallocateFlags::KEEP_SIZE, 0, bytes).map_err(|error| {

@@ -103,6 +103,22 @@ async fn a_sparse_volume_takes_space_as_it_is_written_and_gives_it_back() {
     }
 }
 
+/// Btrfs discards by itself.
+#[tokio::test]
+async fn a_thick_btrfs_volume_keeps_what_it_was_promised() {
+    for (parameters, discards) in [(&[][..], false), (SPARSE, true)] {
+        let lab = Lab::new(EngineKind::LoopFile);
+        let volume = lab.create_with("pvc-1", 128 * MIB, mount("btrfs"), parameters).await.unwrap();
+        let id = volume.volume_id;
+        publish(&lab, &id, &mount("btrfs")).await;
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+        let line = mounts.lines().find(|line| line.contains(lab.staging(&id).to_str().unwrap())).unwrap();
+        assert_eq!(line.contains("discard=async"), discards, "{line}");
+        remove(&lab, &id).await;
+        lab.assert_clean();
+    }
+}
+
 #[tokio::test]
 async fn a_sparse_device_gives_back_what_its_pod_discards() {
     let lab = Lab::new(EngineKind::LoopFile);
