@@ -113,9 +113,15 @@ pub fn wait_ready(backend: &str) {
     });
 }
 
-/// Deletes an unused backend and waits until it is gone.
+/// Deletes an unused backend and waits until it is gone. The quick refusal goes by the status, which may still show what
+/// has just gone.
 pub fn remove_backend(backend: &str) {
-    kubectl(&["delete", "storagebackend", backend, "--timeout=180s"]);
+    eventually(&format!("backend {backend} to be deleted"), || {
+        match try_kubectl(&["delete", "storagebackend", backend, "--ignore-not-found", "--timeout=180s"]) {
+            Err(refused) if refused.contains("is in use") => Err(refused),
+            deleted => Ok(deleted.unwrap_or_else(|error| panic!("{error}"))),
+        }
+    });
 }
 
 /// The directory of a volume in its pool, by the volume's PV.

@@ -169,7 +169,7 @@ fn the_operator_killed_while_backends_come_makes_nothing_twice() {
 
 #[test]
 fn an_api_server_that_is_away_for_a_minute_stops_no_pod_and_makes_nothing_twice() {
-    let (name, pool) = ("away", "/var/lib/dunnage/away");
+    let (name, pool) = ("outage", "/var/lib/dunnage/outage");
     apply(&backend(name, "Directory", pool, ""));
     wait_ready(name);
     let space = Namespace::new(name);
