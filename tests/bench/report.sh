@@ -50,7 +50,7 @@ rows latency '.label, "\(.ms["created->bound"].p50_ms | r1) (\(.ms["created->bou
 cat <<END
 
 Before it asks the driver for a volume, Dunnage writes down for which claim, so that no crash and no deleted claim leaks one:
-one write for all claims that wait just then. That write is most of the difference for a single claim.
+one write for all claims that wait just then.
 
 ### $count claims at once (per second)
 
