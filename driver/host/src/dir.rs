@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{
     AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags, Stat, fchmod, flock, fstat,
-    fsync, mkdirat, openat2, renameat, renameat_with, statat, syncfs, unlinkat,
+    fsync, mkdirat, openat, openat2, renameat, renameat_with, statat, syncfs, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -99,6 +99,16 @@ impl Dir {
             Ok(file)
         } else {
             Err(Error::Unexpected { path: self.path.join(name), problem: "is not a regular file".into() })
+        }
+    }
+
+    /// A new, empty file that goes when it is closed; none where the file system has no such files.
+    pub(crate) fn unnamed(&self) -> Result<Option<File>> {
+        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+        match openat(&self.fd, ".", flags, Mode::from_raw_mode(0o600)) {
+            Ok(file) => Ok(Some(File::from(file))),
+            Err(Errno::OPNOTSUPP | Errno::ISDIR) => Ok(None),
+            Err(error) => Err(failed("make a file in", &self.path)(error)),
         }
     }
 

@@ -1,12 +1,9 @@
 //! What a node's kernel, programs and file system have, looked at without changing anything.
 
-use std::fs::File;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, ioctl_ficlone, openat};
-
 use crate::command;
+use crate::copy::can_reflink;
 use crate::dir::Dir;
 use crate::error::Result;
 use crate::mount::{is_root_of_filesystem, mount_of};
@@ -62,19 +59,9 @@ pub fn path(path: &Path) -> Result<PathFacts> {
         read_only: mount.read_only,
         space: space::of(&dir, path)?,
         project_quota: quota::is_enforced(&dir)?,
-        reflink: can_share_blocks(&dir),
+        reflink: can_reflink(&dir).unwrap_or(false),
         filesystem: mount.filesystem,
     })
-}
-
-/// Tried with two files that never get a name.
-fn can_share_blocks(dir: &Dir) -> bool {
-    let unnamed = || {
-        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-        openat(dir, ".", flags, Mode::from_raw_mode(0o600)).map(File::from)
-    };
-    let (Ok(mut source), Ok(copy)) = (unnamed(), unnamed()) else { return false };
-    source.write_all(&[1; 4096]).is_ok() && source.sync_all().is_ok() && ioctl_ficlone(&copy, &source).is_ok()
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! The controller service of the router: each call goes to the agent that has the pool.
 
+use std::str::FromStr;
+
 use dunnage_csi::agent;
 use dunnage_csi::v1::controller_client::ControllerClient;
 use dunnage_csi::v1::controller_server::Controller;
@@ -48,6 +50,19 @@ fn volume_id(text: &str) -> Result<VolumeId> {
 
 pub(super) fn need(present: bool, field: &'static str) -> Result<()> {
     if present { Ok(()) } else { Err(Error::Missing { field }) }
+}
+
+/// The length of the page that a list request asks for, 0 for all, and the id that it begins after.
+pub(super) fn page_asked<Id: FromStr>(max_entries: i32, token: &str) -> Result<(usize, Option<Id>)> {
+    let limit =
+        usize::try_from(max_entries).map_err(|_| Error::Invalid("max_entries is negative".to_owned()))?;
+    if token.is_empty() {
+        return Ok((limit, None));
+    }
+    let after = token.parse().map_err(|_| {
+        Error::Aborted(format!("{token:?} is no page token of this driver: list from the start"))
+    })?;
+    Ok((limit, Some(after)))
 }
 
 impl RouterController {
@@ -205,14 +220,7 @@ impl RouterController {
     }
 
     fn list(&self, request: &ListVolumesRequest) -> Result<ListVolumesResponse> {
-        let limit = usize::try_from(request.max_entries)
-            .map_err(|_| Error::Invalid("max_entries is negative".to_owned()))?;
-        let after = match request.starting_token.as_str() {
-            "" => None,
-            token => Some(token.parse().map_err(|_| {
-                Error::Aborted(format!("{token:?} is no page token of this driver: list from the start"))
-            })?),
-        };
+        let (limit, after) = page_asked(request.max_entries, &request.starting_token)?;
         self.forward.agents.ready()?;
         let page = self.forward.agents.ask(|index| index.page(after.as_ref(), limit))?;
         let entries = page.entries.into_iter().map(|(pool, volume)| list_volumes_response::Entry {

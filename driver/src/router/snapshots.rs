@@ -8,7 +8,7 @@ use dunnage_csi::v1::{
 };
 use tracing::warn;
 
-use super::controller::{RouterController, need};
+use super::controller::{RouterController, need, page_asked};
 use super::forward::Deadline;
 use super::index::snapshots::Filter;
 use crate::error::{Error, Result};
@@ -79,14 +79,7 @@ impl RouterController {
     }
 
     pub(super) fn list_of_snapshots(&self, request: &ListSnapshotsRequest) -> Result<ListSnapshotsResponse> {
-        let limit = usize::try_from(request.max_entries)
-            .map_err(|_| Error::Invalid("max_entries is negative".to_owned()))?;
-        let after = match request.starting_token.as_str() {
-            "" => None,
-            token => Some(token.parse().map_err(|_| {
-                Error::Aborted(format!("{token:?} is no page token of this driver: list from the start"))
-            })?),
-        };
+        let (limit, after) = page_asked(request.max_entries, &request.starting_token)?;
         let Some(filter) = filter(request) else { return Ok(ListSnapshotsResponse::default()) };
         self.forward.agents.ready()?;
         let page = self.forward.agents.ask(|index| index.snapshot_page(&filter, after.as_ref(), limit))?;
