@@ -265,6 +265,20 @@ impl Lab {
         self.driver().node().node_unpublish_volume(Request::new(request)).await.map(|_| ())
     }
 
+    /// Stages the volume and publishes it to a pod; gives where.
+    pub async fn to_pod(&self, id: &str, pod: &str, capability: VolumeCapability) -> PathBuf {
+        self.stage(id, capability.clone()).await.unwrap();
+        let target = self.target(pod);
+        self.publish(id, &target, capability, false).await.unwrap();
+        target
+    }
+
+    /// Takes the volume from its only pod again, and from the node.
+    pub async fn from_pod(&self, id: &str, pod: &str) {
+        self.unpublish(id, &self.target(pod)).await.unwrap();
+        self.unstage(id).await.unwrap();
+    }
+
     /// All mounts below the node's directory, but for the pool's own disk.
     pub fn mounts(&self) -> Vec<PathBuf> {
         mountinfo::read()

@@ -25,15 +25,11 @@ async fn volume(lab: &Lab, bytes: i64) -> (String, PathBuf) {
 }
 
 async fn publish(lab: &Lab, id: &str) -> PathBuf {
-    lab.stage(id, block()).await.unwrap();
-    let target = lab.target("pod-1");
-    lab.publish(id, &target, block(), false).await.unwrap();
-    target
+    lab.to_pod(id, "pod-1", block()).await
 }
 
 async fn unstage(lab: &Lab, id: &str) {
-    lab.unpublish(id, &lab.target("pod-1")).await.unwrap();
-    lab.unstage(id).await.unwrap();
+    lab.from_pod(id, "pod-1").await;
 }
 
 async fn remove(lab: &Lab, id: &str) {
@@ -177,9 +173,7 @@ async fn a_device_for_one_pod_has_one_pod() {
     let mut lab = Lab::new(EngineKind::LoopFile);
     let single = || block_as(Mode::SingleNodeSingleWriter);
     let id = lab.create("pvc-1", 16 * MIB, single()).await.unwrap().volume_id;
-    lab.stage(&id, single()).await.unwrap();
-    let target = lab.target("pod-1");
-    lab.publish(&id, &target, single(), false).await.unwrap();
+    let target = lab.to_pod(&id, "pod-1", single()).await;
     // Kubelet's own mount of the device for the same pod.
     let global = lab.config.kubelet_dir.join("plugins/dev");
     std::fs::create_dir_all(&global).unwrap();

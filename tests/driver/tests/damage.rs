@@ -26,15 +26,11 @@ async fn volume(lab: &Lab, fs_type: &str, bytes: i64) -> String {
 }
 
 async fn publish(lab: &Lab, id: &str, fs_type: &str) -> PathBuf {
-    lab.stage(id, mount(fs_type)).await.unwrap();
-    let target = lab.target("pod-1");
-    lab.publish(id, &target, mount(fs_type), false).await.unwrap();
-    target
+    lab.to_pod(id, "pod-1", mount(fs_type)).await
 }
 
 async fn unstage(lab: &Lab, id: &str) {
-    lab.unpublish(id, &lab.target("pod-1")).await.unwrap();
-    lab.unstage(id).await.unwrap();
+    lab.from_pod(id, "pod-1").await;
 }
 
 /// Gives the image this content, without making it another file.

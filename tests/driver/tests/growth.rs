@@ -18,15 +18,11 @@ const ALL: [(EngineKind, &str, i64); 4] = [
 ];
 
 async fn stage(lab: &Lab, id: &str, fs_type: &str) -> PathBuf {
-    lab.stage(id, mount(fs_type)).await.unwrap();
-    let target = lab.target("pod-1");
-    lab.publish(id, &target, mount(fs_type), false).await.unwrap();
-    target
+    lab.to_pod(id, "pod-1", mount(fs_type)).await
 }
 
 async fn unstage(lab: &Lab, id: &str) {
-    lab.unpublish(id, &lab.target("pod-1")).await.unwrap();
-    lab.unstage(id).await.unwrap();
+    lab.from_pod(id, "pod-1").await;
 }
 
 async fn remove(lab: &Lab, id: &str) {

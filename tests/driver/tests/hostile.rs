@@ -39,9 +39,7 @@ async fn a_pods_links_never_lead_out() {
     let outside = tempfile_outside(&lab);
     let volume = lab.create("pvc-1", MIB, mount("")).await.unwrap();
     let id = &volume.volume_id;
-    lab.stage(id, mount("")).await.unwrap();
-    let target = lab.target("pod-1");
-    lab.publish(id, &target, mount(""), false).await.unwrap();
+    let target = lab.to_pod(id, "pod-1", mount("")).await;
     // What a pod can do in its volume.
     symlink("/", target.join("root")).unwrap();
     symlink(&outside, target.join("outside")).unwrap();

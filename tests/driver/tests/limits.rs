@@ -31,15 +31,12 @@ fn lab_on(filesystem: &str) -> (Lab, Disk) {
 /// A published volume.
 async fn volume(lab: &Lab, name: &str, bytes: u64) -> (String, std::path::PathBuf) {
     let id = lab.create(name, i64::try_from(bytes).unwrap(), mount("")).await.unwrap().volume_id;
-    lab.stage(&id, mount("")).await.unwrap();
-    let target = lab.target(name);
-    lab.publish(&id, &target, mount(""), false).await.unwrap();
+    let target = lab.to_pod(&id, name, mount("")).await;
     (id, target)
 }
 
 async fn remove(lab: &Lab, name: &str, id: &str) {
-    lab.unpublish(id, &lab.target(name)).await.unwrap();
-    lab.unstage(id).await.unwrap();
+    lab.from_pod(id, name).await;
     lab.delete(id).await.unwrap();
 }
 

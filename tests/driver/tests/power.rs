@@ -20,15 +20,11 @@ fn node_on(disk: &mut Disk, engine: EngineKind) -> Lab {
 
 /// The volume, published, and where.
 async fn publish(lab: &Lab, id: &str, fs_type: &str) -> PathBuf {
-    lab.stage(id, mount(fs_type)).await.unwrap();
-    let target = lab.target("pod");
-    lab.publish(id, &target, mount(fs_type), false).await.unwrap();
-    target
+    lab.to_pod(id, "pod", mount(fs_type)).await
 }
 
 async fn unpublish(lab: &Lab, id: &str) {
-    lab.unpublish(id, &lab.target("pod")).await.unwrap();
-    lab.unstage(id).await.unwrap();
+    lab.from_pod(id, "pod").await;
 }
 
 #[tokio::test]

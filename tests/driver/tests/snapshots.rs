@@ -42,15 +42,11 @@ impl Pool {
 
 /// Stages a volume and publishes it to a pod of its own name.
 async fn publish(lab: &Lab, id: &str, fs_type: &str) -> PathBuf {
-    lab.stage(id, mount(fs_type)).await.unwrap();
-    let target = lab.target(&id[17..]);
-    lab.publish(id, &target, mount(fs_type), false).await.unwrap();
-    target
+    lab.to_pod(id, &id[17..], mount(fs_type)).await
 }
 
 async fn remove(lab: &Lab, id: &str) {
-    lab.unpublish(id, &lab.target(&id[17..])).await.unwrap();
-    lab.unstage(id).await.unwrap();
+    lab.from_pod(id, &id[17..]).await;
     lab.delete(id).await.unwrap();
 }
 

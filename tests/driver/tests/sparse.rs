@@ -46,15 +46,11 @@ impl Small {
 }
 
 async fn publish(lab: &Lab, id: &str, capability: &VolumeCapability) -> PathBuf {
-    lab.stage(id, capability.clone()).await.unwrap();
-    let target = lab.target("pod-1");
-    lab.publish(id, &target, capability.clone(), false).await.unwrap();
-    target
+    lab.to_pod(id, "pod-1", capability.clone()).await
 }
 
 async fn remove(lab: &Lab, id: &str) {
-    lab.unpublish(id, &lab.target("pod-1")).await.unwrap();
-    lab.unstage(id).await.unwrap();
+    lab.from_pod(id, "pod-1").await;
     lab.delete(id).await.unwrap();
 }
 

@@ -26,15 +26,12 @@ async fn usage(lab: &Lab, id: &str, path: &Path, unit: Unit) -> VolumeUsage {
 /// A new volume, staged and published.
 async fn volume(lab: &Lab, bytes: i64, fs_type: &str) -> (String, std::path::PathBuf) {
     let id = lab.create("pvc-1", bytes, mount(fs_type)).await.unwrap().volume_id;
-    lab.stage(&id, mount(fs_type)).await.unwrap();
-    let target = lab.target("pod-1");
-    lab.publish(&id, &target, mount(fs_type), false).await.unwrap();
+    let target = lab.to_pod(&id, "pod-1", mount(fs_type)).await;
     (id, target)
 }
 
 async fn remove(lab: &Lab, id: &str) {
-    lab.unpublish(id, &lab.target("pod-1")).await.unwrap();
-    lab.unstage(id).await.unwrap();
+    lab.from_pod(id, "pod-1").await;
     lab.delete(id).await.unwrap();
     lab.assert_clean();
 }
@@ -212,9 +209,7 @@ async fn a_mount_of_a_copy_of_the_volume_does_not_count() {
     std::fs::create_dir_all(&copy).unwrap();
     let elsewhere = lab.target("copys-pod");
     lab.bind(&copy, &elsewhere);
-    lab.stage(&id, single()).await.unwrap();
-    let target = lab.target("pod-1");
-    lab.publish(&id, &target, single(), false).await.unwrap();
+    let target = lab.to_pod(&id, "pod-1", single()).await;
     lab.unpublish(&id, &target).await.unwrap();
     lab.unstage(&id).await.unwrap();
     lab.delete(&id).await.unwrap();
