@@ -8,8 +8,10 @@ use sha2::{Digest, Sha256};
 
 use crate::error::Error;
 
+mod inline;
 mod snapshot;
 
+pub use inline::InlineId;
 pub use snapshot::SnapshotId;
 
 const POOL_DIGITS: usize = 16;
@@ -20,7 +22,11 @@ const HASH_DIGITS: usize = 32;
 #[serde(try_from = "String", into = "String")]
 pub struct PoolId(String);
 
-/// A volume's id: its pool's id, a dash, and 32 digits of the hash of its CSI name.
+/// Stands in the ids of volumes that belong to one pod, so that no `CreateVolume` can make one of them.
+const INLINE: &str = "inline-";
+
+/// A volume's id: its pool's id, a dash, and 32 digits of the hash of its CSI name. Before the hash of an inline volume
+/// stands `inline-`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct VolumeId(String);
@@ -36,6 +42,27 @@ impl VolumeId {
     pub fn make(pool: &PoolId, name: &str) -> Self {
         let hash = hex::encode(Sha256::digest(format!("{pool}/{name}")));
         Self(format!("{pool}-{}", &hash[..HASH_DIGITS]))
+    }
+
+    /// The id on this pool of a pod's inline volume.
+    pub fn inline(pool: &PoolId, id: &InlineId) -> Self {
+        let hash = hex::encode(Sha256::digest(format!("{pool}/{id}")));
+        Self(format!("{pool}-{INLINE}{}", &hash[..HASH_DIGITS]))
+    }
+
+    /// Whether it belongs to one pod. Such a volume is known outside by kubelet's id alone.
+    pub fn is_inline(&self) -> bool {
+        self.0[POOL_DIGITS + 1..].starts_with(INLINE)
+    }
+
+    /// The id, for calls that have no say in inline volumes.
+    pub(crate) fn not_inline(self) -> Result<Self, Error> {
+        if self.is_inline() {
+            return Err(Error::Precondition(format!(
+                "volume {self} is an inline volume: it belongs to one pod and goes with it"
+            )));
+        }
+        Ok(self)
     }
 
     /// The pool that holds the volume.
@@ -71,7 +98,8 @@ impl FromStr for VolumeId {
 
     /// Refuses everything that this driver could not have made, so that no id is ever more than a file name.
     fn from_str(text: &str) -> Result<Self, Error> {
-        match text.split_once('-') {
+        let parts = text.split_once('-').map(|(pool, rest)| (pool, rest.strip_prefix(INLINE).unwrap_or(rest)));
+        match parts {
             Some((pool, hash)) if lower_hex(pool, POOL_DIGITS) && lower_hex(hash, HASH_DIGITS) => {
                 Ok(Self(text.to_owned()))
             }
@@ -135,6 +163,18 @@ mod tests {
     }
 
     #[test]
+    fn an_inline_volume_is_told_by_its_id() {
+        let pool: PoolId = "0123456789abcdef".parse().unwrap();
+        let kubelets: InlineId = format!("csi-{}", "0f".repeat(32)).parse().unwrap();
+        let id = VolumeId::inline(&pool, &kubelets);
+        assert_eq!((id.as_str().parse::<VolumeId>().unwrap(), id.pool()), (id.clone(), pool.clone()));
+        assert!(id.is_inline());
+        assert!(!VolumeId::make(&pool, &kubelets.to_string()).is_inline());
+        // The name of its loop device, which the kernel cuts off at 63.
+        assert!(format!("{id}/image").len() <= 63);
+    }
+
+    #[test]
     fn nothing_that_could_be_a_path_is_an_id() {
         let good = "0123456789abcdef-0123456789abcdef0123456789abcdef";
         assert!(good.parse::<VolumeId>().is_ok());
@@ -150,6 +190,9 @@ mod tests {
             "0123456789abcdef-0123456789abcdef0123456789abcdef\0",
             "../3456789abcdef-0123456789abcdef0123456789abcdef",
             "0123456789abcdef-../../../../../../../../../../..",
+            "0123456789abcdef-inline-",
+            "0123456789abcdef-inline-inline-0123456789abcdef0123456789abcdef",
+            "0123456789abcdef-inline-../../../../../../../../../../..",
         ] {
             assert!(bad.parse::<VolumeId>().is_err(), "{bad:?}");
             assert!(bad == "0123456789abcdef" || bad.parse::<PoolId>().is_err(), "{bad:?}");

@@ -10,6 +10,7 @@ mod locks;
 pub mod node;
 mod overcommit;
 mod pool;
+mod quantity;
 mod record;
 pub mod router;
 mod size;

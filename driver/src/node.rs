@@ -132,6 +132,14 @@ impl Driver {
         (verdict.state, verdict.message)
     }
 
+    /// Looks at the pool, and does what is to be done now and then. Blocks.
+    pub fn tick(&self) {
+        if let (_, Some(store)) = self.0.pool.refresh() {
+            self.engine().tick(&store);
+            self.sweep_inline(&store);
+        }
+    }
+
     fn config(&self) -> &Config {
         &self.0.config
     }

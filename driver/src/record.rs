@@ -28,6 +28,19 @@ pub(crate) struct Record {
     /// What its data were copied from; none when it was made empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
+    /// The pod that has it in its own spec; none when it is a claim's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inline: Option<Inline>,
+}
+
+/// Whose an inline volume is. Its name is kubelet's id.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Inline {
+    /// Namespace and name, for people.
+    pub pod: String,
+    /// Where it is published, below kubelet's directory.
+    pub target: String,
 }
 
 /// How the data lie beside the record.
@@ -147,6 +160,7 @@ mod tests {
                 content,
                 published_node: Some("n1".into()),
                 source: Some(Source::Volume(id())),
+                inline: Some(Inline { pod: "shop/cart-0".into(), target: "pods/1/mount".into() }),
             };
             let text = serde_json::to_string(&record).unwrap();
             assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), record, "{text}");

@@ -44,6 +44,8 @@ pub struct Facts {
     pub limits_message: String,
     /// Volume ids, sorted.
     pub volumes: Vec<String>,
+    /// `namespace/name` of the pods whose inline volumes are there, sorted.
+    pub inline_pods: Vec<String>,
 }
 
 /// An agent as the operator knows it.
@@ -310,5 +312,6 @@ fn facts(response: DescribeResponse) -> Facts {
         limits_enforced: pool.limits_enforced,
         limits_message: pool.limits_message,
         volumes: response.volumes.into_iter().map(|volume| volume.id).collect(),
+        inline_pods: response.inline_pods,
     }
 }

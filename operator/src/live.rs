@@ -65,6 +65,7 @@ pub async fn unwatched(client: &Client, driver: &str, uses: &mut Uses) -> Result
         listed => listed?,
     }
     uses.inline_pods.sort();
+    uses.inline_pods.dedup();
     uses.snapshot_contents.sort();
     Ok(())
 }

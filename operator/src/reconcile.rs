@@ -27,7 +27,7 @@ use kube::{Api, Client, ResourceExt};
 use tokio::time::Instant;
 use tracing::{Instrument as _, info_span, warn};
 
-use crate::agents::{Agents, BadMaterial};
+use crate::agents::{Agent, Agents, BadMaterial};
 use crate::apply::{Applier, AsyncInUse, Failure};
 use crate::plan::facts::Observed;
 use crate::plan::{Inputs, plan};
@@ -59,6 +59,13 @@ pub struct Context {
 }
 
 impl Context {
+    /// What uses a backend's driver, as far as that is watched or told by its agents.
+    fn uses(&self, subject: &Subject) -> Uses {
+        let agents = self.agents.of(&subject.name);
+        let told = agents.values().filter_map(Agent::facts).flat_map(|facts| &facts.inline_pods);
+        self.world.uses(&subject.driver).with_inline(told)
+    }
+
     /// How long a backend has been taken apart by this process.
     fn taking_apart(&self, backend: &str) -> Duration {
         let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
@@ -141,7 +148,7 @@ pub async fn work(context: Arc<Context>, name: String) -> Outcome {
     if let Err(error) = &result
         && let Some(rejected) = error.told()
     {
-        let uses = context.world.uses(&subject.driver);
+        let uses = context.uses(&subject);
         let findings = Findings { rejected: Some(rejected), ..Findings::default() };
         if let Err(second) = report::write(&context, &subject, &uses, findings).instrument(span.clone()).await
         {
@@ -176,7 +183,7 @@ async fn pass(context: &Context, subject: &Subject) -> Result<Outcome, PassError
         warn!(error = chain(&error), "no quick answer to deletions");
     }
 
-    let uses = world.uses(&subject.driver);
+    let uses = context.uses(subject);
     let mut next = RESYNC;
     // The pods mount these.
     let material = secrets::ensure(context, subject).await?;

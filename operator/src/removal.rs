@@ -31,6 +31,15 @@ impl Uses {
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
+
+    /// Adds the pods whose inline volumes an agent still has, be they gone themselves.
+    #[must_use]
+    pub fn with_inline<'a>(mut self, pods: impl IntoIterator<Item = &'a String>) -> Self {
+        self.inline_pods.extend(pods.into_iter().cloned());
+        self.inline_pods.sort();
+        self.inline_pods.dedup();
+        self
+    }
 }
 
 /// What holds the backend, with what to do about each.
@@ -116,6 +125,16 @@ mod tests {
             assert_eq!(blockers.iter().map(|b| (b.kind.as_str(), b.count)).collect::<Vec<_>>(), [(kind, 1)]);
             assert!(!blockers[0].message.is_empty());
         }
+    }
+
+    #[test]
+    fn a_pod_is_counted_once_whether_a_list_or_an_agent_or_both_know_of_it() {
+        let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let listed = Uses { inline_pods: names(&["shop/b"]), ..Uses::default() };
+        let told = names(&["shop/a", "shop/b"]);
+        assert_eq!(listed.clone().with_inline(&told).inline_pods, told);
+        assert_eq!(Uses::default().with_inline(&told).inline_pods, told);
+        assert_eq!(listed.clone().with_inline([]), listed);
     }
 
     #[test]

@@ -310,6 +310,7 @@ mod tests {
                     content,
                     published_node: None,
                     source: None,
+                    inline: None,
                 };
                 (id, record)
             })

@@ -56,7 +56,7 @@ impl Driver {
             pool.id = marker.pool_id.to_string();
             pool.backend_uid = marker.backend_uid;
         }
-        let (mut volumes, mut snapshots) = (Vec::new(), Vec::new());
+        let (mut volumes, mut snapshots, mut inline_pods) = (Vec::new(), Vec::new(), Vec::new());
         let mut filesystem = String::new();
         if let Some(store) = store {
             match store.space().and_then(|space| Ok((space, store.available()?, store.filesystem()?))) {
@@ -73,7 +73,12 @@ impl Driver {
                 }
                 Err(error) => pool.limits_message = chain(&error),
             }
-            volumes = store.records().into_iter().map(volume).collect();
+            let (inline, persistent): (Vec<_>, Vec<_>) =
+                store.records().into_iter().partition(|record| record.inline.is_some());
+            volumes = persistent.into_iter().map(volume).collect();
+            inline_pods = inline.into_iter().filter_map(|record| Some(record.inline?.pod)).collect();
+            inline_pods.sort();
+            inline_pods.dedup();
             snapshots = store.snapshots().into_iter().map(snapshot).collect();
         }
         DescribeResponse {
@@ -85,6 +90,7 @@ impl Driver {
             kernel: dunnage_host::kernel_release(),
             filesystem,
             snapshots,
+            inline_pods,
         }
     }
 

@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::id::VolumeId;
 use crate::record::Record;
 use crate::size::choose;
-use crate::store::Origin;
+use crate::store::{Origin, Store};
 
 mod expand;
 mod page;
@@ -33,7 +33,7 @@ mod source;
 mod wanted;
 
 use wanted::Wanted;
-pub(super) use wanted::check_use;
+pub(super) use wanted::{INFORMATION, allocation_of, check_known, check_use, require_limit, same_content};
 
 /// CSI Controller.
 #[derive(Clone, Debug)]
@@ -61,12 +61,8 @@ impl Driver {
             return Ok(CreateVolumeResponse { volume: Some(self.describe(&record)) });
         }
         self.check_fence()?;
-        if wanted.require_limit
-            && let Some(obstacle) = self.engine().unlimited(&store)?
-        {
-            return Err(Error::Precondition(format!(
-                "the class requires limits (requireLimit), and here {obstacle}"
-            )));
+        if wanted.require_limit {
+            self.check_limits("the class", &store)?;
         }
         let found = wanted.source.as_ref().map(|source| self.find(source, &store)).transpose()?;
         let range =
@@ -76,7 +72,7 @@ impl Driver {
             .as_ref()
             .map_or(wanted.content, |found| found.content.allocated(wanted.content.allocation()));
         let (name, source) = (wanted.name.clone(), wanted.source.clone());
-        let record = Record { id, name, capacity_bytes, content, published_node: None, source };
+        let record = Record { id, name, capacity_bytes, content, published_node: None, source, inline: None };
         if let Some(source) = &record.source {
             wanted
                 .check_content(&record)
@@ -86,6 +82,16 @@ impl Driver {
         let claim = wanted::claim(&request.parameters);
         info!(volume = %record.id, name = record.name, claim, capacity_bytes, source = ?record.source, ?taken, "volume made");
         Ok(CreateVolumeResponse { volume: Some(self.describe(&record)) })
+    }
+
+    /// Refuses what asks for limits where a volume can outgrow its size.
+    pub(super) fn check_limits(&self, who: &str, store: &Store) -> Result<()> {
+        match self.engine().unlimited(store)? {
+            None => Ok(()),
+            Some(obstacle) => Err(Error::Precondition(format!(
+                "{who} requires limits (requireLimit), and here {obstacle}"
+            ))),
+        }
     }
 
     fn delete(&self, id: &str) -> Result<DeleteVolumeResponse> {
@@ -171,7 +177,7 @@ impl Driver {
         let checked = capability::parse_all(&request.volume_capabilities)
             .and_then(|all| all.iter().try_for_each(|one| self.check_use(&volume.record, one)))
             .and_then(|()| wanted::check_allocation(&volume.record, &request.parameters, self.engine()))
-            .and_then(|()| wanted::require_limit(&request.parameters).map(drop));
+            .and_then(|()| wanted::require_limit(wanted::CLASS, &request.parameters).map(drop));
         Ok(match checked {
             Ok(()) => ValidateVolumeCapabilitiesResponse {
                 confirmed: Some(Confirmed {
@@ -187,7 +193,8 @@ impl Driver {
     }
 
     fn list(&self, request: &ListVolumesRequest) -> Result<ListVolumesResponse> {
-        let records = self.store()?.records();
+        let mut records = self.store()?.records();
+        records.retain(|record| record.inline.is_none());
         let page = page::page(&records, |record| &record.id, request.max_entries, &request.starting_token)?;
         Ok(ListVolumesResponse {
             entries: page
@@ -231,7 +238,11 @@ impl Driver {
 
 /// The outer error: no id at all. The inner one: none that this driver could have made.
 pub(super) fn parse(id: &str) -> Result<Result<VolumeId>> {
-    if id.is_empty() { Err(Error::Missing { field: "volume_id" }) } else { Ok(id.parse()) }
+    match id.parse() {
+        _ if id.is_empty() => Err(Error::Missing { field: "volume_id" }),
+        Ok(id) => VolumeId::not_inline(id).map(Ok),
+        Err(error) => Ok(Err(error)),
+    }
 }
 
 #[tonic::async_trait]

@@ -23,11 +23,13 @@ use super::controller::{check_use, parse};
 use super::{Driver, blocking};
 use crate::capability::{self, Access, Capability};
 use crate::error::{Error, Result};
+use crate::id::VolumeId;
 use crate::record::Record;
 use crate::store::Volume;
 
 mod condition;
 mod expand;
+mod inline;
 mod publish;
 
 use publish::{Seen, Step, next};
@@ -94,6 +96,9 @@ impl Driver {
     }
 
     fn publish(&self, request: &NodePublishVolumeRequest) -> Result<NodePublishVolumeResponse> {
+        if inline::is_asked(&request.volume_context) {
+            return self.publish_inline(request);
+        }
         let id = parse(&request.volume_id)?;
         let capability = capability::parse(request.volume_capability.as_ref())?;
         if request.staging_target_path.is_empty() {
@@ -169,6 +174,9 @@ impl Driver {
 
     /// Needs no pool either, nor the volume: what is mounted there has to go.
     fn unpublish(&self, request: &NodeUnpublishVolumeRequest) -> Result<NodeUnpublishVolumeResponse> {
+        if let Ok(id) = request.volume_id.parse() {
+            return self.unpublish_inline(&id, request);
+        }
         let id = parse(&request.volume_id)?;
         let target = self.place("target_path", &request.target_path)?;
         let id = id?;
@@ -187,7 +195,9 @@ impl Driver {
         if request.volume_path.is_empty() {
             return Err(Error::Missing { field: "volume_path" });
         }
-        let volume = self.store()?.volume(&id?)?;
+        let store = self.store()?;
+        let id = request.volume_id.parse().map(|inline| VolumeId::inline(&store.id, &inline)).or(id)?;
+        let volume = store.volume(&id)?;
         let gone = || Error::NoSuchVolume { id: format!("{} at {}", volume.id(), request.volume_path) };
         let place = match self.place("volume_path", &request.volume_path) {
             // No volume can be where none is ever mounted.

@@ -31,7 +31,7 @@ impl Source {
             }
             Some(Type::Volume(VolumeSource { volume_id })) => {
                 need(volume_id, "volume_content_source.volume.volume_id")?;
-                Ok(Some(Self::Volume(volume_id.parse()?)))
+                Ok(Some(Self::Volume(volume_id.parse().and_then(VolumeId::not_inline)?)))
             }
         }
     }

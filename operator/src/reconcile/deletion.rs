@@ -105,7 +105,7 @@ async fn in_use(context: &Context, subject: &Subject) -> Result<Uses, Error> {
     if !owns_driver(context, subject) {
         return Ok(Uses::default());
     }
-    let mut uses = context.world.uses(&subject.driver);
+    let mut uses = context.uses(subject);
     if uses.is_empty() {
         live::uses(&context.client, &subject.driver).await
     } else {
@@ -125,7 +125,11 @@ async fn give_up_pools(context: &Context, subject: &Subject) -> Result<bool, Pas
     let (mut open, mut removed) = (Vec::new(), Vec::new());
     for (node, agent) in context.agents.of(&subject.name) {
         match agent {
-            Agent::Connected(facts) if facts.pool.state == State::Ready && facts.volumes.is_empty() => {
+            Agent::Connected(facts)
+                if facts.pool.state == State::Ready
+                    && facts.volumes.is_empty()
+                    && facts.inline_pods.is_empty() =>
+            {
                 let pool = facts.pool.pool;
                 match context.agents.remove_pool(&subject.name, &node, &pool).await {
                     Ok(()) => removed.push(pool),

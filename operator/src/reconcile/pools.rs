@@ -15,6 +15,7 @@ use serde_json::json;
 use tracing::{info, warn};
 
 use super::{Context, PassError, Subject};
+use crate::agents::Agent;
 use crate::apply::WRITER;
 use crate::plan::meta::labels;
 use crate::pools::{Decision, Entry, Inputs, NEW_POOL, Phase, Problem, Record, Wishes, decide};
@@ -185,9 +186,11 @@ pub(super) async fn abandoned(
     let nodes = context.world.nodes.all();
     let left_out = nodes.iter().filter(|node| !defaults::selects(&subject.backend.spec, node.labels()));
     let left_out: Vec<String> = left_out.map(|node| node.name_any()).collect();
-    if left_out.is_empty() || uses.volumes.is_empty() {
+    if left_out.is_empty() || uses.volumes.is_empty() && uses.inline_pods.is_empty() {
         return Ok(None);
     }
+    let agents = context.agents.of(&subject.name);
+    let inline = |node: &String| agents.get(node).and_then(Agent::facts).map_or(0, |facts| facts.inline_pods.len());
     let known = read(context, subject).await?;
     let held: Vec<String> = known
         .iter()
@@ -195,11 +198,17 @@ pub(super) async fn abandoned(
         .filter_map(|(pool, entry)| {
             let count =
                 uses.volumes.iter().filter(|volume| volume.handle.starts_with(&format!("{pool}-"))).count();
-            (count > 0).then(|| format!("node {} has {count} volumes", entry.node))
+            let inline = inline(&entry.node);
+            match (count, inline) {
+                (0, 0) => None,
+                (_, 0) => Some(format!("node {} has {count} volumes", entry.node)),
+                _ => Some(format!("node {} has {count} volumes and {inline} pods with inline ones", entry.node)),
+            }
         })
         .collect();
     let message = format!(
-        "spec.nodes.selector leaves out nodes with volumes ({}): delete their claims first, or select the nodes again",
+        "spec.nodes.selector leaves out nodes with volumes ({}): delete their claims and these pods first, or select \
+         the nodes again",
         held.join(", ")
     );
     Ok((!held.is_empty()).then_some(Rejected { reason: dunnage_crds::conditions::reasons::IN_USE, message }))

@@ -59,6 +59,7 @@ fn facts() -> Facts {
         limits_enforced: true,
         limits_message: String::new(),
         volumes: Vec::new(),
+        inline_pods: Vec::new(),
     }
 }
 

@@ -49,6 +49,25 @@ pub fn pod(namespace: &str, name: &str, claim: &str, line: &str, node: Option<&s
     )
 }
 
+/// A pod on a node that runs a shell line with an inline volume of a driver at /data, then stays.
+pub fn inline_pod(
+    namespace: &str,
+    name: &str,
+    driver: &str,
+    attributes: &str,
+    line: &str,
+    node: &str,
+) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
+         spec:\n  terminationGracePeriodSeconds: 0\n  nodeSelector: {{kubernetes.io/hostname: {node}}}\n\
+         \x20 tolerations: [{{operator: Exists}}]\n  containers:\n  - name: app\n    image: localhost/busybox:1\n\
+         \x20   command: [sh, -c, {line:?}]\n    volumeMounts: [{{name: scratch, mountPath: /data}}]\n\
+         \x20 volumes:\n  - name: scratch\n    csi: {{driver: {driver}, volumeAttributes: {attributes}}}\n",
+        line = format!("{line}; exec sleep 1000000")
+    )
+}
+
 /// A `StatefulSet` of one pod, which comes back by itself wherever its volume is.
 pub fn stateful(namespace: &str, name: &str, claim: &str, line: &str) -> String {
     format!(

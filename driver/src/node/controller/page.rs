@@ -57,6 +57,7 @@ mod tests {
                 content: Content::Directory,
                 published_node: None,
                 source: None,
+                inline: None,
             })
             .collect();
         records.sort_by(|a, b| a.id.cmp(&b.id));

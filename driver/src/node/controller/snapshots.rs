@@ -23,7 +23,7 @@ impl Driver {
             return Err(Error::Missing { field: "source_volume_id" });
         }
         check_parameters(&request.parameters)?;
-        let source: VolumeId = request.source_volume_id.parse()?;
+        let source: VolumeId = request.source_volume_id.parse().and_then(VolumeId::not_inline)?;
         let store = self.store()?;
         if source.pool() != store.id {
             return Err(Error::Unavailable(format!(

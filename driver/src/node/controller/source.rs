@@ -118,6 +118,7 @@ mod tests {
             content: Content::Directory,
             published_node: None,
             source,
+            inline: None,
         };
         for (has, asked, same) in [
             (None, None, true),

@@ -15,7 +15,10 @@ use crate::size::{Range, range};
 use super::source::same_source;
 
 /// The provisioner passes these on for information (`--extra-create-metadata`, class settings of its own).
-pub(super) const INFORMATION: &str = "csi.storage.k8s.io/";
+pub(in crate::node) const INFORMATION: &str = "csi.storage.k8s.io/";
+
+/// What a parameter is to its author.
+pub(super) const CLASS: &str = "StorageClass parameter";
 
 /// Whether a claim is refused rather than served by a volume that can outgrow its size.
 const REQUIRE_LIMIT: &str = "requireLimit";
@@ -47,7 +50,7 @@ impl Wanted {
         }
         let range = range(request.capacity_range.as_ref())?;
         let content = content(&capabilities, allocation, engine)?;
-        let require_limit = require_limit(&request.parameters)?;
+        let require_limit = require_limit(CLASS, &request.parameters)?;
         // Last: that it is not there is said only of a request that is right otherwise.
         let source = Source::parse(request.volume_content_source.as_ref())?;
         let takes_sources = source.is_some() && capabilities[0].fs_type.is_empty();
@@ -98,7 +101,7 @@ fn content(capabilities: &[Capability], allocation: Allocation, engine: &dyn Eng
 }
 
 /// Whether a volume consists of what is asked, however far its format is.
-pub(super) fn same_content(record: &Record, asked: Content) -> Result<()> {
+pub(in crate::node) fn same_content(record: &Record, asked: Content) -> Result<()> {
     let same = match (record.content, asked) {
         (Content::Image { fs_type: has, .. }, Content::Image { fs_type: asked, .. }) => has == asked,
         (has, asked) => discriminant(&has) == discriminant(&asked),
@@ -136,34 +139,49 @@ pub(in crate::node) fn check_use(
     same_content(record, asked)
 }
 
-/// What the class says about the allocation. Refuses what the engine does not understand: a misspelt parameter must not
-/// be ignored.
+/// What the class says about the allocation. Refuses what the engine does not understand.
 pub(super) fn allocation(
     parameters: &HashMap<String, String>,
     engine: &dyn Engine,
 ) -> Result<Option<Allocation>> {
-    let known = engine.parameters();
-    let unknown = |key: &&String| !key.starts_with(INFORMATION) && !known.contains(&key.as_str());
-    if let Some(key) = parameters.keys().filter(unknown).min() {
-        return Err(Error::Invalid(format!(
-            "StorageClass parameter {key:?} is unknown: allowed are {} and those that begin with {INFORMATION}",
-            known.join(", ")
-        )));
-    }
-    let Some(value) = parameters.get("allocation") else { return Ok(None) };
-    Allocation::named(value).map(Some).ok_or_else(|| {
-        Error::Invalid(format!("StorageClass parameter allocation is {value:?}: it may be thick or sparse"))
-    })
+    check_known(CLASS, parameters, engine.parameters())?;
+    allocation_of(CLASS, parameters)
 }
 
-/// Whether the class wants only volumes that cannot outgrow their size.
-pub(super) fn require_limit(parameters: &HashMap<String, String>) -> Result<bool> {
+/// A misspelt parameter must not be ignored.
+pub(in crate::node) fn check_known(
+    noun: &str,
+    parameters: &HashMap<String, String>,
+    known: &[&str],
+) -> Result<()> {
+    let unknown = |key: &&String| !key.starts_with(INFORMATION) && !known.contains(&key.as_str());
+    match parameters.keys().filter(unknown).min() {
+        None => Ok(()),
+        Some(key) => Err(Error::Invalid(format!(
+            "{noun} {key:?} is unknown: allowed are {} and those that begin with {INFORMATION}",
+            known.join(", ")
+        ))),
+    }
+}
+
+pub(in crate::node) fn allocation_of(
+    noun: &str,
+    parameters: &HashMap<String, String>,
+) -> Result<Option<Allocation>> {
+    let Some(value) = parameters.get("allocation") else { return Ok(None) };
+    Allocation::named(value)
+        .map(Some)
+        .ok_or_else(|| Error::Invalid(format!("{noun} allocation is {value:?}: it may be thick or sparse")))
+}
+
+/// Whether only a volume is wanted that cannot outgrow its size.
+pub(in crate::node) fn require_limit(noun: &str, parameters: &HashMap<String, String>) -> Result<bool> {
     match parameters.get(REQUIRE_LIMIT).map(String::as_str) {
         None | Some("false") => Ok(false),
         Some("true") => Ok(true),
-        Some(other) => Err(Error::Invalid(format!(
-            "StorageClass parameter {REQUIRE_LIMIT} is {other:?}: it may be true or false"
-        ))),
+        Some(other) => {
+            Err(Error::Invalid(format!("{noun} {REQUIRE_LIMIT} is {other:?}: it may be true or false")))
+        }
     }
 }
 

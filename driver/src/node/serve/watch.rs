@@ -26,12 +26,7 @@ pub(super) async fn watch(driver: Driver, stop: CancellationToken) {
     std::thread::spawn(move || notice(&notify, &stopped));
     while !stop.is_cancelled() {
         let looking = driver.clone();
-        let looked = tokio::task::spawn_blocking(move || {
-            if let (_, Some(store)) = looking.0.pool.refresh() {
-                looking.engine().tick(&store);
-            }
-        })
-        .await;
+        let looked = tokio::task::spawn_blocking(move || looking.tick()).await;
         if looked.is_err() {
             warn!("looking at the pool ended in a panic");
         }

@@ -72,6 +72,7 @@ fn an_existing_volume_answers_only_what_it_is() {
         content: Content::Image { fs_type: Kind::Ext4, format: Format::Done, allocation: Allocation::Thick },
         published_node: None,
         source: None,
+        inline: None,
     };
     for (fs_type, required_bytes, limit_bytes, same) in [
         ("ext4", 100, 100, true),
@@ -122,7 +123,7 @@ fn a_volume_with_a_source_has_the_sources_file_system_unless_another_is_asked_fo
         let id = VolumeId::make(&"0123456789abcdef".parse().unwrap(), "pvc-1");
         let name = wanted.name.clone();
         let source = Some(source.clone());
-        let record = Record { id, name, capacity_bytes: 1, content: has, published_node: None, source };
+        let record = Record { id, name, capacity_bytes: 1, content: has, published_node: None, source, inline: None };
         assert_eq!(wanted.check_content(&record).is_ok(), fits, "{has:?} {asked:?}");
         assert_eq!(wanted.matches(record).is_ok(), fits, "{has:?} {asked:?}");
     }
