@@ -41,6 +41,22 @@ pub fn pool(spec: &StorageBackendSpec) -> Option<(&str, bool)> {
     }
 }
 
+/// What the pool's volumes leave free, if the backend says so.
+pub fn reserve(spec: &StorageBackendSpec) -> Option<&str> {
+    match spec.type_ {
+        BackendType::Directory => spec.directory.as_ref()?.reserve.as_deref(),
+        BackendType::LoopFile => spec.loop_file.as_ref()?.reserve.as_deref(),
+    }
+}
+
+/// Bytes that sparse volumes may promise for each 100 of the pool, if the backend says so.
+pub fn overcommit_percent(spec: &StorageBackendSpec) -> Option<u32> {
+    match spec.type_ {
+        BackendType::Directory => None,
+        BackendType::LoopFile => spec.loop_file.as_ref()?.overcommit_percent,
+    }
+}
+
 /// Whether the backend wants a node with these labels.
 pub fn selects(spec: &StorageBackendSpec, labels: &BTreeMap<String, String>) -> bool {
     let selector = spec.nodes.as_ref().and_then(|nodes| nodes.selector.as_ref());
@@ -85,13 +101,27 @@ mod tests {
     fn the_pool_is_that_of_the_type() {
         let spec = StorageBackendSpec {
             type_: BackendType::LoopFile,
-            directory: Some(Directory { path: "/d".into(), require_mount_point: false }),
+            directory: Some(Directory { path: "/d".into(), ..Directory::default() }),
             loop_file: Some(LoopFile { path: "/l".into(), require_mount_point: true, ..LoopFile::default() }),
             ..StorageBackendSpec::default()
         };
         assert_eq!(pool(&spec), Some(("/l", true)));
         assert_eq!(pool(&StorageBackendSpec { type_: BackendType::Directory, ..spec }), Some(("/d", false)));
         assert_eq!(pool(&StorageBackendSpec::default()), None);
+    }
+
+    #[test]
+    fn what_is_kept_back_and_promised_is_that_of_the_type() {
+        let directory = Directory { path: "/d".into(), reserve: Some("5%".into()), ..Directory::default() };
+        let loop_file = LoopFile { path: "/l".into(), overcommit_percent: Some(150), ..LoopFile::default() };
+        let spec = StorageBackendSpec {
+            directory: Some(directory),
+            loop_file: Some(loop_file),
+            ..StorageBackendSpec::default()
+        };
+        assert_eq!((reserve(&spec), overcommit_percent(&spec)), (Some("5%"), None));
+        let spec = StorageBackendSpec { type_: BackendType::LoopFile, ..spec };
+        assert_eq!((reserve(&spec), overcommit_percent(&spec)), (None, Some(150)));
     }
 
     #[test]

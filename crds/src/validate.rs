@@ -159,7 +159,7 @@ mod tests {
         StorageBackend::new(
             name,
             StorageBackendSpec {
-                directory: Some(Directory { path: path.into(), require_mount_point: false }),
+                directory: Some(Directory { path: path.into(), ..Directory::default() }),
                 ..StorageBackendSpec::default()
             },
         )

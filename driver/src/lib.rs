@@ -12,6 +12,7 @@ mod overcommit;
 mod pool;
 mod quantity;
 mod record;
+mod reserve;
 pub mod router;
 mod size;
 mod snapshot;
@@ -21,4 +22,5 @@ mod store;
 
 pub use engine::EngineKind;
 pub use overcommit::Overcommit;
+pub use reserve::Reserve;
 pub use status::chain;

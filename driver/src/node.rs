@@ -17,6 +17,7 @@ use crate::id::{PoolId, SnapshotId, VolumeId};
 use crate::locks::{Guard, Locks};
 use crate::overcommit::Overcommit;
 use crate::pool::{Changed, Pool, Settings};
+use crate::reserve::Reserve;
 use crate::status::chain;
 use crate::steps::Steps;
 use crate::store::Store;
@@ -55,6 +56,8 @@ pub struct Config {
     pub steps: Steps,
     /// How much more than there is sparse volumes may promise.
     pub overcommit: Overcommit,
+    /// What volumes leave free of the pool's file system.
+    pub reserve: Reserve,
 }
 
 /// The driver. Clones are the same driver.
@@ -81,6 +84,7 @@ impl Driver {
             path: config.pool_path.clone(),
             backend_uid: config.backend_uid.clone(),
             require_mount_point: config.require_mount_point,
+            reserve: config.reserve,
         };
         let pool = Pool::new(settings, Arc::clone(&engine), changed.clone(), config.steps.clone());
         pool.refresh();

@@ -13,6 +13,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::id::PoolId;
 use crate::pool::state::{FORMAT, Look, Marker, MarkerSeen, Verdict, Wanted, judge};
+use crate::reserve::Reserve;
 use crate::status::chain;
 use crate::steps::Steps;
 use crate::store::{self, Store};
@@ -29,6 +30,7 @@ pub(crate) struct Settings {
     pub(crate) path: PathBuf,
     pub(crate) backend_uid: String,
     pub(crate) require_mount_point: bool,
+    pub(crate) reserve: Reserve,
 }
 
 /// Tells the watchers that something about the pool changed.
@@ -246,8 +248,8 @@ impl Pool {
                 self.settings.path.display()
             )));
         }
-        let changed = self.changed.clone();
-        let store = Store::open(id, root, own, Arc::clone(&self.engine), changed, self.steps.clone())?;
+        let (engine, changed) = (Arc::clone(&self.engine), self.changed.clone());
+        let store = Store::open(id, root, own, engine, self.settings.reserve, changed, self.steps.clone())?;
         let store = Arc::new(store);
         self.engine.recover(&store);
         Ok(store)

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::id::{PoolId, VolumeId};
 use crate::pool::Changed;
 use crate::record::{self, Record};
+use crate::reserve::Reserve;
 use crate::snapshot::Taken;
 use crate::status::chain;
 use crate::steps::Steps;
@@ -66,6 +67,7 @@ pub(crate) struct Store {
     snapshots: Snapshots,
     trash: Trash,
     engine: Arc<dyn Engine>,
+    reserve: Reserve,
     index: Mutex<Index>,
     changed: Changed,
     steps: Steps,
@@ -95,6 +97,7 @@ impl Store {
         root: Dir,
         own: Dir,
         engine: Arc<dyn Engine>,
+        reserve: Reserve,
         changed: Changed,
         steps: Steps,
     ) -> Result<Self> {
@@ -120,7 +123,7 @@ impl Store {
         }
         info!(pool = %id, volumes = records.len(), "pool opened");
         let index = Mutex::new(Index { records, ..Index::default() });
-        Ok(Self { id, root, _own: own, volumes, snapshots, trash, engine, index, changed, steps })
+        Ok(Self { id, root, _own: own, volumes, snapshots, trash, engine, reserve, index, changed, steps })
     }
 
     pub(crate) fn record(&self, id: &VolumeId) -> Option<Record> {
@@ -148,6 +151,11 @@ impl Store {
         Ok(space::of(&self.root, self.root.path())?)
     }
 
+    /// Bytes of the pool's file system that no volume is to take.
+    pub(crate) fn kept_back(&self, space: Space) -> u64 {
+        self.reserve.of(space)
+    }
+
     /// The file system that the pool lies on.
     pub(crate) fn filesystem(&self) -> Result<String> {
         Ok(dunnage_host::mount::mount_of(&self.root)?.0.filesystem)
@@ -161,7 +169,7 @@ impl Store {
 
     fn available_of(&self, space: Space, index: &Index) -> u64 {
         let promised = self.engine.promised(&self.volumes, &index.records);
-        available(space, promised + index.making.values().sum::<u64>())
+        available(space, self.reserve, promised + index.making.values().sum::<u64>())
     }
 
     /// Makes a volume: under a temporary name first, so that it is there whole or not at all.
@@ -329,16 +337,9 @@ fn encode(record: &Record) -> Result<Vec<u8>> {
     serde_json::to_vec(record).map_err(|source| Error::Damaged { id: record.id.to_string(), source })
 }
 
-/// What is left for new volumes: a full file system harms everything else on it, so a little is kept back.
-fn available(space: Space, promised: u64) -> u64 {
-    space.available.saturating_sub(reserve(space)).saturating_sub(promised)
-}
-
-/// What is kept back.
-pub(crate) fn reserve(space: Space) -> u64 {
-    const PARTS: u64 = 50;
-    const MOST: u64 = 4 << 30;
-    (space.total / PARTS).min(MOST)
+/// What is left for new volumes.
+fn available(space: Space, reserve: Reserve, promised: u64) -> u64 {
+    space.available.saturating_sub(reserve.of(space)).saturating_sub(promised)
 }
 
 #[cfg(test)]
@@ -348,16 +349,20 @@ mod tests {
     #[test]
     fn the_reserve_and_what_is_promised_are_not_for_new_volumes() {
         const G: u64 = 1 << 30;
-        for (total, free, promised, expected) in [
-            (100 * G, 50 * G, 0, 48 * G),
-            (100 * G, 50 * G, 40 * G, 8 * G),
-            (100 * G, 50 * G, 49 * G, 0),
-            (100 * G, G, 0, 0),
-            (1000 * G, 500 * G, 0, 496 * G),
-            (0, 0, 0, 0),
+        let (modest, half, none) = (Reserve::default(), Reserve::Percent(50), Reserve::Bytes(0));
+        for (reserve, total, free, promised, expected) in [
+            (modest, 100 * G, 50 * G, 0, 48 * G),
+            (modest, 100 * G, 50 * G, 40 * G, 8 * G),
+            (modest, 100 * G, 50 * G, 49 * G, 0),
+            (modest, 100 * G, G, 0, 0),
+            (modest, 1000 * G, 500 * G, 0, 496 * G),
+            (modest, 0, 0, 0, 0),
+            (half, 100 * G, 60 * G, 4 * G, 6 * G),
+            (half, 100 * G, 40 * G, 0, 0),
+            (none, 100 * G, 50 * G, 40 * G, 10 * G),
         ] {
             let space = Space { total, available: free, ..Space::default() };
-            assert_eq!(available(space, promised), expected);
+            assert_eq!(available(space, reserve, promised), expected, "{reserve}");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use dunnage_driver::steps::Steps;
-use dunnage_driver::{EngineKind, Overcommit};
+use dunnage_driver::{EngineKind, Overcommit, Reserve};
 use dunnage_driver::{node, router};
 use dunnage_telemetry::health::Checks;
 use dunnage_telemetry::http;
@@ -66,6 +66,10 @@ pub(crate) struct NodeArgs {
     /// Bytes that sparse volumes may promise for each byte of the pool, from 1 to 100; 1 is no more than there is
     #[arg(long, default_value = "1.0", value_name = "RATIO")]
     pub(crate) overcommit_ratio: Overcommit,
+    /// What volumes leave free of the pool's file system: a percentage from 0% to 90%, or bytes such as 10Gi [default: 2%,
+    /// at most 4Gi]
+    #[arg(long, value_name = "SHARE")]
+    pub(crate) reserve: Option<Reserve>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -133,6 +137,7 @@ fn node_config(args: DriverArgs) -> Result<node::ServeConfig, Failure> {
         kubelet_dir: args.node.kubelet_dir,
         steps: Steps::default(),
         overcommit: args.node.overcommit_ratio,
+        reserve: args.node.reserve.unwrap_or_default(),
     };
     Ok(node::ServeConfig {
         driver,

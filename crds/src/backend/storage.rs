@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::rules;
 
+/// Amounts to keep back.
+const RESERVE: &str = "^(0|[1-9][0-9]{0,5}(Mi|Gi|Ti)|([0-9]|[1-8][0-9]|90)%)$";
+
 /// The kinds of storage that this version has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum BackendType {
@@ -54,6 +57,13 @@ pub struct Directory {
     /// is never mistaken for an empty one.
     #[serde(default)]
     pub require_mount_point: bool,
+
+    /// What volumes leave free of the file system that `path` is on, for everything else that is on it: a percentage
+    /// of its size from 0% to 90%, or an amount in Mi, Gi or Ti, as 10Gi. A volume that would take of it is not made,
+    /// and while less is free, volumes that share the space are reported as abnormal. Default: 2%, and at most 4Gi.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 8), extend("pattern" = RESERVE))]
+    pub reserve: Option<String>,
 }
 
 /// Volumes that are image files under `path`.
@@ -77,9 +87,23 @@ pub struct LoopFile {
     #[serde(default)]
     pub require_mount_point: bool,
 
+    /// What volumes leave free of the file system that `path` is on, for everything else that is on it: a percentage
+    /// of its size from 0% to 90%, or an amount in Mi, Gi or Ti, as 10Gi. A volume that would take of it is not made,
+    /// and while less is free, volumes that share the space are reported as abnormal. Default: 2%, and at most 4Gi.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 8), extend("pattern" = RESERVE))]
+    pub reserve: Option<String>,
+
     /// File system of new volumes, where their StorageClass does not name one.
     #[serde(default)]
     pub fs_type: FsType,
+
+    /// How many bytes volumes of classes with allocation: sparse may promise for each 100 bytes that are free, from 100
+    /// (no more than there is) to 10000. With more than 100 the pool can become full while volumes still have room, and
+    /// writes to them then fail. Default: 100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 100, max = 10_000))]
+    pub overcommit_percent: Option<u32>,
 }
 
 /// The file systems that a volume can be formatted with.

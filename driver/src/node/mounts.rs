@@ -211,7 +211,8 @@ impl Driver {
         let space = self.engine().stats(&volume, &place)?;
         let usage = if volume.record.content.is_block() { device_usage(space) } else { usage(space) };
         let shares = self.engine().shares_space(volume.record.content);
-        let condition = condition::of(shares, volume.space()?);
+        let pool = volume.space()?;
+        let condition = condition::of(shares, pool, store.kept_back(pool));
         Ok(NodeGetVolumeStatsResponse { usage, volume_condition: Some(condition) })
     }
 

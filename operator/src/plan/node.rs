@@ -113,6 +113,12 @@ fn driver(view: &View<'_>, kubelet_dir: &str) -> Container {
     if view.attach {
         args.push("--attach".to_owned());
     }
+    if let Some(reserve) = defaults::reserve(&view.backend.spec) {
+        args.push(format!("--reserve={reserve}"));
+    }
+    if let Some(percent) = defaults::overcommit_percent(&view.backend.spec) {
+        args.push(format!("--overcommit-ratio={}.{:02}", percent / 100, percent % 100));
+    }
     args.extend([
         format!("--agent-address=0.0.0.0:{AGENT_PORT}"),
         format!("--tls-dir={TLS_DIR}"),

@@ -68,7 +68,7 @@ kind: StorageBackend
 metadata: {name: custom, uid: 6f1c2a34-0000-4000-8000-000000000004}
 spec:
   type: LoopFile
-  loopFile: {path: /srv/images}
+  loopFile: {path: /srv/images, reserve: 5%, overcommitPercent: 250}
   driverName: csi.example.com
   namespace: storage
   attach: Required

@@ -3,7 +3,7 @@
 
 use dunnage_csi::v1::GetCapacityRequest;
 use dunnage_csi::v1::controller_server::Controller as _;
-use dunnage_driver::EngineKind;
+use dunnage_driver::{EngineKind, Reserve};
 use dunnage_tests_driver::{BACKEND, Disk, Lab, eventually, mount, pool_id};
 use futures::future::join_all;
 use tonic::{Code, Request};
@@ -18,7 +18,11 @@ struct Small {
 impl Small {
     /// A pool on a disk of 256 MiB.
     fn new(engine: EngineKind) -> Self {
-        let lab = Lab::without_pool(engine, |_| {});
+        Self::with(engine, Reserve::default())
+    }
+
+    fn with(engine: EngineKind, reserve: Reserve) -> Self {
+        let lab = Lab::without_pool(engine, |config| config.reserve = reserve);
         let mut disk = Disk::make(lab.root(), 256);
         disk.mount(&lab.config.pool_path);
         lab.driver().init_pool(&pool_id(), BACKEND).unwrap();
@@ -59,6 +63,25 @@ async fn two_claims_of_more_than_half_do_not_both_pass() {
         small.lab.assert_clean();
         let second = small.lab.create("pvc-2", size, mount("")).await.unwrap().volume_id;
         small.lab.delete(&second).await.unwrap();
+        small.finish();
+    }
+}
+
+#[tokio::test]
+async fn volumes_leave_free_what_the_backend_keeps_back() {
+    for engine in [EngineKind::Directory, EngineKind::LoopFile] {
+        let small = Small::with(engine, "50%".parse().unwrap());
+        let free = small.capacity().await;
+        assert!((96 * MIB..128 * MIB).contains(&free), "{free}");
+        let status = small.lab.create("pvc-1", free + MIB, mount("")).await.unwrap_err();
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+        let id = small.lab.create("pvc-1", free / 4096 * 4096, mount("")).await.unwrap().volume_id;
+        assert!(small.capacity().await < MIB);
+        small.lab.delete(&id).await.unwrap();
+        small.finish();
+
+        let small = Small::with(engine, "0".parse().unwrap());
+        assert!(small.capacity().await > free + 100 * MIB);
         small.finish();
     }
 }

@@ -3,11 +3,9 @@
 use dunnage_csi::v1::VolumeCondition;
 use dunnage_host::space::Space;
 
-use crate::store::reserve;
-
-/// The condition of a volume on a pool with this space; `shares` says that others can take what it has yet to write.
-pub(super) fn of(shares: bool, pool: Space) -> VolumeCondition {
-    let reserve = reserve(pool);
+/// The condition of a volume on a pool with this space and reserve; `shares` says that others can take what it has yet to
+/// write.
+pub(super) fn of(shares: bool, pool: Space, reserve: u64) -> VolumeCondition {
     if !shares || pool.available >= reserve {
         return VolumeCondition { abnormal: false, message: "the volume is usable".to_owned() };
     }
@@ -30,7 +28,7 @@ mod tests {
         for (shares, available, abnormal) in
             [(true, 2, false), (true, 1, true), (true, 0, true), (false, 0, false), (false, 2, false)]
         {
-            let condition = of(shares, Space { total: 100, available, ..Space::default() });
+            let condition = of(shares, Space { total: 100, available, ..Space::default() }, 2);
             assert_eq!(condition.abnormal, abnormal, "{shares} {available}");
             assert!(!condition.message.is_empty());
             assert!(!abnormal || condition.message.contains("enlarge the pool's disk"));
