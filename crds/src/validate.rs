@@ -57,6 +57,14 @@ pub enum Invalid {
     /// The settings of the type are missing.
     #[error("type {0} needs spec.{1}: set it with a path")]
     MemberMissing(&'static str, &'static str),
+    /// A class has a mount option that its volumes do not take.
+    #[error("class {class:?}: {reason}")]
+    MountOption {
+        /// Name of the class.
+        class: String,
+        /// Which, and what they take.
+        reason: String,
+    },
     /// A class asks for a file system that the type cannot make.
     #[error("class {class:?} asks for file system {fs_type:?}: {remedy}")]
     FsType {

@@ -1,6 +1,7 @@
 //! The CSI, plugin registration and agent protocols, and their transports: unix sockets and mutual TLS.
 
 pub mod authority;
+pub mod mount_options;
 pub mod secret;
 pub mod tls;
 pub mod uds;

@@ -1,5 +1,6 @@
 //! How a volume may be used: the capabilities of a request, checked against what there is.
 
+use dunnage_csi::mount_options::{self, On};
 use dunnage_csi::v1::VolumeCapability;
 use dunnage_csi::v1::volume_capability::access_mode::Mode;
 use dunnage_csi::v1::volume_capability::{AccessType, MountVolume};
@@ -18,6 +19,19 @@ pub(crate) struct Capability {
     pub block: bool,
 }
 
+impl Capability {
+    /// Refuses mount options that a volume of this kind does not take.
+    pub(crate) fn check_options(&self, on: On) -> Result<()> {
+        let words = self.options.words();
+        mount_options::check(on, words.iter().map(String::as_str)).map_err(|refused| Error::Invalid(refused.to_string()))
+    }
+
+    /// Whether space is to be given back as files are deleted.
+    pub(crate) fn discards(&self) -> bool {
+        mount_options::discards(self.options.words().iter().map(String::as_str))
+    }
+}
+
 /// Who may use the volume at a time, always on one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
@@ -31,7 +45,7 @@ pub(crate) enum Access {
 pub(crate) fn parse(capability: Option<&VolumeCapability>) -> Result<Capability> {
     let capability = capability.ok_or(Error::Missing { field: "volume_capability" })?;
     let (fs_type, options, block) = match &capability.access_type {
-        Some(AccessType::Mount(mount)) => (mount.fs_type.clone(), mount_options(mount), false),
+        Some(AccessType::Mount(mount)) => (mount.fs_type.clone(), options_of(mount), false),
         Some(AccessType::Block(_)) => (String::new(), Options::default(), true),
         None => return Err(Error::Missing { field: "volume_capability.access_type" }),
     };
@@ -58,7 +72,7 @@ pub(crate) fn parse_all(capabilities: &[VolumeCapability]) -> Result<Vec<Capabil
     Ok(parsed)
 }
 
-fn mount_options(mount: &MountVolume) -> Options {
+fn options_of(mount: &MountVolume) -> Options {
     options::parse(mount.mount_flags.iter().map(String::as_str))
 }
 

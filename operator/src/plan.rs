@@ -82,6 +82,7 @@ pub fn plan(inputs: &Inputs<'_>) -> Result<Plan, Invalid> {
     let dirs = inputs.kubelet_dirs();
     validate(inputs.backend, &dirs)?;
     let view = View::of(inputs)?;
+    classes::check_mount_options(&view)?;
     let mut plan = Plan::default();
 
     // Accounts and rights come before the pods that use them, classes last: no claim before there is a driver.

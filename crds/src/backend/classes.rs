@@ -37,7 +37,8 @@ pub struct StorageClassSpec {
     #[schemars(extend("maxProperties" = 32))]
     pub parameters: BTreeMap<String, String>,
 
-    /// Options for the mount of each volume.
+    /// Options for the mount of each volume. Which a volume takes depends on its file system; the condition
+    /// ConfigAccepted names one that it does not take, and those that it does.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 256)))]
     pub mount_options: Vec<String>,

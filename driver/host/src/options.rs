@@ -44,9 +44,7 @@ pub fn parse<'a>(options: impl IntoIterator<Item = &'a str>) -> Options {
             "ro" => (true, READ_ONLY),
             "rw" => (false, READ_ONLY),
             "nosuid" => (true, NO_SUID),
-            "suid" => (false, NO_SUID),
             "nodev" => (true, NO_DEV),
-            "dev" => (false, NO_DEV),
             "noexec" => (true, NO_EXEC),
             "exec" => (false, NO_EXEC),
             "relatime" | "atime" => {
@@ -84,6 +82,15 @@ pub fn parse<'a>(options: impl IntoIterator<Item = &'a str>) -> Options {
 }
 
 impl Options {
+    /// The options for the file system, as people write them.
+    pub fn words(&self) -> Vec<String> {
+        let word = |(key, value): &(String, Option<String>)| match value {
+            Some(value) => format!("{key}={value}"),
+            None => key.clone(),
+        };
+        self.filesystem.iter().map(word).collect()
+    }
+
     /// The same options on a read-only mount.
     #[must_use]
     pub fn read_only(mut self) -> Self {
@@ -164,11 +171,15 @@ mod tests {
             options.filesystem,
             [("data".to_owned(), Some("ordered".to_owned())), ("discard".to_owned(), None)]
         );
+        assert_eq!(options.words(), ["data=ordered", "discard"]);
+        // Nothing lifts what was forbidden: no file system takes these, and they are no flags.
+        assert_eq!(parse(["nodev,dev", "suid"]).words(), ["dev", "suid"]);
+        assert_eq!(parse(["nodev,dev"]).attributes(), parse(["nodev"]).attributes());
     }
 
     #[test]
     fn a_later_option_wins() {
-        for (text, read_only) in [("ro,rw", false), ("rw,ro", true), ("", false), ("nosuid,ro,suid", true)] {
+        for (text, read_only) in [("ro,rw", false), ("rw,ro", true), ("", false), ("nosuid,ro,rw,ro", true)] {
             assert_eq!(parse([text]).is_read_only(), read_only, "{text}");
         }
         assert!(parse(["ro,noexec,noatime,nodiratime,rw,exec,relatime,diratime"]).is_plain());

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use dunnage_csi::mount_options::On;
 use dunnage_host::dir::{Dir, Mounts};
 use dunnage_host::mount::{Place, on_filesystem};
 use dunnage_host::mountinfo::{self, Mount};
@@ -125,13 +126,8 @@ impl Engine for Directory {
                 capability.fs_type
             )));
         }
-        match capability.options.filesystem.first() {
-            None => Ok(Content::Directory),
-            Some((option, _)) => Err(Error::Invalid(format!(
-                "mount option {option:?} is not possible with a Directory volume; allowed are ro, nosuid, nodev, \
-                 noexec, noatime, nodiratime, relatime and strictatime"
-            ))),
-        }
+        capability.check_options(On::Pool)?;
+        Ok(Content::Directory)
     }
 
     fn sizes(&self, _: Content) -> Sizes {

@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use dunnage_csi::mount_options::{DISCARD_NEEDS_SPARSE, On};
 use dunnage_host::dir::Dir;
 use dunnage_host::filesystem::{self, Kind};
 use dunnage_host::loopdev::LoopDevice;
@@ -96,19 +97,19 @@ impl Engine for LoopFile {
     }
 
     fn content(&self, capability: &Capability, allocation: Allocation) -> Result<Content> {
-        let discards = allocation == Allocation::Thick
-            && capability.options.filesystem.iter().any(|(option, _)| option == "discard");
-        if discards {
-            return Err(Error::Invalid(
-                "mount option \"discard\" is not possible: it would give away the space that the volume was promised; \
-                 it is with the StorageClass parameter allocation: sparse"
-                    .to_owned(),
-            ));
+        if allocation == Allocation::Thick && capability.discards() {
+            return Err(Error::Invalid(DISCARD_NEEDS_SPARSE.to_owned()));
         }
         if capability.block {
             return Ok(Content::Block { allocation });
         }
-        Ok(Content::Image { fs_type: kind(&capability.fs_type)?, format: Format::Never, allocation })
+        let fs_type = kind(&capability.fs_type)?;
+        capability.check_options(match fs_type {
+            Kind::Ext4 => On::Ext4,
+            Kind::Xfs => On::Xfs,
+            Kind::Btrfs => On::Btrfs,
+        })?;
+        Ok(Content::Image { fs_type, format: Format::Never, allocation })
     }
 
     fn sizes(&self, content: Content) -> Sizes {

@@ -1,7 +1,8 @@
 //! The `StorageClass` objects, and which of them is the default.
 
-use dunnage_crds::validate::FS_TYPE_PARAMETER;
+use dunnage_crds::validate::{FS_TYPE_PARAMETER, Invalid};
 use dunnage_crds::{BackendType, ClassState, DefaultClass, StorageClassSpec, defaults};
+use dunnage_csi::mount_options::{DISCARD_NEEDS_SPARSE, On, check, discards};
 use k8s_openapi::api::storage::v1::StorageClass;
 
 use super::View;
@@ -13,6 +14,30 @@ pub(super) fn classes(view: &View<'_>) -> Vec<StorageClass> {
         all.iter().filter(|class| class.state == ClassState::Managed).collect();
     let default = default_class(&managed, &view.observed.default_classes);
     managed.iter().map(|class| storage_class(view, class, default == Some(class.name.as_str()))).collect()
+}
+
+/// Refuses a class whose volumes the driver would refuse for its mount options.
+pub(super) fn check_mount_options(view: &View<'_>) -> Result<(), Invalid> {
+    let all = defaults::classes(view.backend);
+    for class in all.iter().filter(|class| class.state == ClassState::Managed) {
+        let options = || class.mount_options.iter().map(String::as_str);
+        let refused = |reason: String| Invalid::MountOption { class: class.name.clone(), reason };
+        let on = match &view.backend.spec.loop_file {
+            Some(loop_file) if view.engine == BackendType::LoopFile => {
+                let named = class.parameters.get(FS_TYPE_PARAMETER).map(String::as_str);
+                if discards(options()) && class.parameters.get("allocation").is_none_or(|it| it != "sparse") {
+                    return Err(refused(DISCARD_NEEDS_SPARSE.to_owned()));
+                }
+                // A file system of another name is refused for that.
+                On::filesystem(named.unwrap_or(loop_file.fs_type.as_str()))
+            }
+            _ => Some(On::Pool),
+        };
+        if let Some(on) = on {
+            check(on, options()).map_err(|error| refused(error.to_string()))?;
+        }
+    }
+    Ok(())
 }
 
 fn storage_class(view: &View<'_>, class: &StorageClassSpec, default: bool) -> StorageClass {

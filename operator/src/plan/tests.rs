@@ -161,6 +161,33 @@ fn the_same_inputs_give_the_same_plan() {
 }
 
 #[test]
+fn a_class_with_a_mount_option_that_its_volumes_do_not_take_is_refused_by_name() {
+    let class = |fields: &str| format!("{{name: fast, mountOptions: [noatime, {fields}}}");
+    let xfs = "parameters: {csi.storage.k8s.io/fstype: xfs}";
+    for (base, class, says) in [
+        (DIRECTORY, class("nodev]"), None),
+        (DIRECTORY, class("data=journal]"), Some("\"data=journal\"")),
+        (DIRECTORY, class("suid]"), Some("\"suid\"")),
+        (DIRECTORY, class("suid], state: Unmanaged"), None),
+        // The backend's file system is xfs.
+        (LOOP_FILE, class("allocsize=64k]"), None),
+        (LOOP_FILE, class("data=journal]"), Some("not possible with xfs; allowed are defaults, ro")),
+        (LOOP_FILE, class("data=journal], parameters: {csi.storage.k8s.io/fstype: ext4}"), None),
+        (LOOP_FILE, class(&format!("usrjquota=x], {xfs}")), Some("\"usrjquota=x\"")),
+        (LOOP_FILE, class("discard]"), Some("allocation: sparse")),
+        (LOOP_FILE, class("discard], parameters: {allocation: sparse}"), None),
+    ] {
+        let mut backend = backend(base);
+        backend.spec.classes = vec![serde_saphyr::from_str(&class).expect("a class")];
+        let refused = planned(&backend, &two_nodes()).err().map(|invalid| invalid.to_string());
+        assert_eq!(refused.is_some(), says.is_some(), "{class}: {refused:?}");
+        let told = refused.unwrap_or_default();
+        assert!(told.contains(says.unwrap_or_default()), "{told}");
+        assert!(says.is_none() || told.starts_with("class \"fast\": mount option "), "{told}");
+    }
+}
+
+#[test]
 fn no_driver_container_has_a_token_and_only_sidecars_of_the_controller_do() {
     for kind in ["StatefulSet", "DaemonSet"] {
         for set in objects(&backend(ATTACH), &two_nodes(), kind) {

@@ -115,7 +115,7 @@ async fn targets_lie_below_kubelets_directory_and_behind_no_link() {
 
 #[tokio::test]
 async fn what_cannot_be_had_is_refused_by_name() {
-    let cases: [(EngineKind, VolumeCapability, i64, Code, &str); 7] = [
+    let cases: [(EngineKind, VolumeCapability, i64, Code, &str); 9] = [
         (EngineKind::Directory, mount("ext4"), MIB, Code::InvalidArgument, "LoopFile"),
         (EngineKind::LoopFile, mount("zfs"), 16 * MIB, Code::InvalidArgument, "ext4 or xfs or btrfs"),
         (EngineKind::LoopFile, mount("xfs"), 100 * MIB, Code::OutOfRange, "300 MiB"),
@@ -134,6 +134,20 @@ async fn what_cannot_be_had_is_refused_by_name() {
             MIB,
             Code::InvalidArgument,
             "usrquota",
+        ),
+        (
+            EngineKind::LoopFile,
+            mount_as("ext4", &["noatime,dev"], Mode::SingleNodeWriter),
+            16 * MIB,
+            Code::InvalidArgument,
+            "mount option \"dev\" is not possible with ext4",
+        ),
+        (
+            EngineKind::LoopFile,
+            mount_as("xfs", &["data=journal"], Mode::SingleNodeWriter),
+            300 * MIB,
+            Code::InvalidArgument,
+            "allocsize=SIZE",
         ),
     ];
     for (engine, capability, bytes, code, says) in cases {

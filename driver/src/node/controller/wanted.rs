@@ -131,12 +131,12 @@ pub(in crate::node) fn check_use(
     capability: &Capability,
     engine: &dyn Engine,
 ) -> Result<()> {
-    let asked = engine.content(capability, record.content.allocation())?;
-    let any_file_system = capability.fs_type.is_empty() && matches!(record.content, Content::Image { .. });
-    if any_file_system && !capability.block {
-        return Ok(());
+    let mut capability = capability.clone();
+    // Any file system will do, and so the one that is there; its options are what is checked.
+    if let (true, Content::Image { fs_type, .. }) = (capability.fs_type.is_empty(), record.content) {
+        fs_type.name().clone_into(&mut capability.fs_type);
     }
-    same_content(record, asked)
+    same_content(record, engine.content(&capability, record.content.allocation())?)
 }
 
 /// What the class says about the allocation. Refuses what the engine does not understand.
