@@ -153,7 +153,9 @@ impl Life {
         let steps = self.live(Killer::default()).await;
         assert!(steps.len() >= least, "{steps:?}");
         for step in 0..steps.len() {
-            self.live(Killer::at(step)).await;
+            let killer = Killer::at(step);
+            self.live(killer.clone()).await;
+            assert!(killer.has_killed(), "{step} was not reached");
         }
     }
 }

@@ -281,7 +281,9 @@ async fn die_everywhere(engine: EngineKind, fs_type: &str, size: &str, wanted: &
     }
     for after in [After::Again, After::Ended, After::Forgotten] {
         for step in 0..steps.len() {
-            live(engine, fs_type, size, Killer::at(step), after).await;
+            let killer = Killer::at(step);
+            live(engine, fs_type, size, killer.clone(), after).await;
+            assert!(killer.has_killed(), "{step} was not reached");
         }
     }
 }

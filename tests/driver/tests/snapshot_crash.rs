@@ -134,7 +134,9 @@ impl Life {
             assert!(steps.contains(step), "{step}: {steps:?}");
         }
         for step in 0..steps.len() {
-            self.live(Killer::at(step)).await;
+            let killer = Killer::at(step);
+            self.live(killer.clone()).await;
+            assert!(killer.has_killed(), "{step} was not reached");
         }
     }
 }
