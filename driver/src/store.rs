@@ -103,11 +103,12 @@ impl Store {
     ) -> Result<Self> {
         let volumes = root.dir(VOLUMES, Mounts::Refuse)?;
         let trash = Trash::open(root.dir(TRASH, Mounts::Refuse)?, changed.clone())?;
-        let snapshots = Snapshots::open(&id, &root)?;
+        let snapshots = Snapshots::open(&id, &root, &trash)?;
         let found = sweep::<VolumeId>(&volumes.entries()?);
         for name in &found.remove {
             info!(pool = %id, name, "removing a half-made volume");
-            volumes.remove_tree(name)?;
+            // Half a copy can be large, and the pool's other volumes do not wait for its removal.
+            trash.take(&volumes, name)?;
         }
         for name in &found.strange {
             warn!(pool = %id, name, "leaving alone what is no volume");

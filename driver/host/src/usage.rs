@@ -1,6 +1,7 @@
 //! What a directory tree takes up, counted by walking it.
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use rustix::fs::{AtFlags, FileType, statat};
@@ -28,22 +29,30 @@ pub fn measure(dir: &Dir) -> Result<Usage> {
 }
 
 fn walk(dir: &Dir, depth: usize, usage: &mut Usage) -> Result<()> {
-    for entry in dir.entries()? {
-        let stat = match statat(dir, &entry.name, AtFlags::SYMLINK_NOFOLLOW) {
+    let listing = || failed("list", dir.path());
+    // One entry at a time, for there may be millions.
+    let mut entries = rustix::fs::Dir::read_from(dir).map_err(listing())?;
+    while let Some(entry) = entries.read() {
+        let entry = entry.map_err(listing())?;
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        if name == "." || name == ".." {
+            continue;
+        }
+        let stat = match statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
             Err(Errno::NOENT) => continue,
-            Err(error) => return Err(failed("look at", dir.path().join(&entry.name))(error)),
+            Err(error) => return Err(failed("look at", dir.path().join(name))(error)),
         };
         // A file with several names is counted once a name: an upper bound that needs no memory.
         add(usage, stat.st_blocks);
         if FileType::from_raw_mode(stat.st_mode) == FileType::Directory && depth > 0 {
-            descend(dir, &entry.name, depth - 1, usage)?;
+            descend(dir, name, depth - 1, usage)?;
         }
     }
     Ok(())
 }
 
-fn descend(dir: &Dir, name: &OsString, depth: usize, usage: &mut Usage) -> Result<()> {
+fn descend(dir: &Dir, name: &OsStr, depth: usize, usage: &mut Usage) -> Result<()> {
     match dir.dir(Path::new(name), Mounts::Refuse) {
         Ok(child) => walk(&child, depth, usage),
         // Removed or replaced meanwhile, or a mount.

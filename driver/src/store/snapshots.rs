@@ -8,6 +8,7 @@ use dunnage_host::dir::{Dir, Mounts};
 use tracing::{info, warn};
 
 use super::sweep::{HALF_MADE, sweep};
+use super::trash::Trash;
 use super::{Store, Volume};
 use crate::error::{Error, Result};
 use crate::id::{PoolId, SnapshotId};
@@ -26,13 +27,13 @@ pub(super) struct Snapshots {
 
 impl Snapshots {
     /// Opens the directory, which pools of earlier versions do not have yet, and clears away what was cut short.
-    pub(super) fn open(pool: &PoolId, root: &Dir) -> Result<Self> {
+    pub(super) fn open(pool: &PoolId, root: &Dir, trash: &Trash) -> Result<Self> {
         let dir = root.make_dir(SNAPSHOTS, 0o700)?;
         root.sync()?;
         let found = sweep::<SnapshotId>(&dir.entries()?);
         for name in &found.remove {
             info!(%pool, name, "removing a half-made snapshot");
-            dir.remove_tree(name)?;
+            trash.take(&dir, name)?;
         }
         for name in &found.strange {
             warn!(%pool, name, "leaving alone what is no snapshot");

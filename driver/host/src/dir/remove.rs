@@ -1,6 +1,7 @@
 //! Recursive removal that stays in the tree, whatever was planted there and however deep it goes.
 
 use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use rustix::fs::{AtFlags, renameat, unlinkat};
@@ -63,8 +64,29 @@ fn remove(
         }
     }
     let dir = parent.dir(Path::new(name), Mounts::Refuse)?;
-    for entry in dir.entries()? {
-        remove(&dir, &entry.name, top, top_name, depth - 1, moved)?;
+    loop {
+        let removed = empty(&dir, top, top_name, depth - 1, moved)?;
+        match unlinkat(parent, name, AtFlags::REMOVEDIR) {
+            Ok(()) => return Ok(()),
+            // A directory that changes while it is listed may have passed over some of its entries.
+            Err(Errno::NOTEMPTY | Errno::EXIST) if removed > 0 => {}
+            Err(error) => return Err(removing()(error)),
+        }
     }
-    unlinkat(parent, name, AtFlags::REMOVEDIR).map_err(removing())
+}
+
+/// Removes the entries of a directory, and tells how many it met: one at a time, for there may be millions.
+fn empty(dir: &Dir, top: &Dir, top_name: &str, depth: usize, moved: &mut usize) -> Result<usize> {
+    let listing = || failed("list", &dir.path);
+    let mut met = 0;
+    let mut entries = rustix::fs::Dir::read_from(dir).map_err(listing())?;
+    while let Some(entry) = entries.read() {
+        let entry = entry.map_err(listing())?;
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        if name != "." && name != ".." {
+            remove(dir, name, top, top_name, depth, moved)?;
+            met += 1;
+        }
+    }
+    Ok(met)
 }
