@@ -1,7 +1,7 @@
 # The front door. `make` shows what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-keep test lint test-unit test-driver test-control-plane test-lab test-system test-conformance bench image clean clean-cache
+.PHONY: help demo demo-keep test lint test-unit test-driver test-control-plane test-lab test-system test-conformance bench fuzz image clean clean-cache
 
 # Cargo profile of the image: `release` to publish it, `fast` (built in half the time) for tests and the demo.
 PROFILE ?= release
@@ -41,6 +41,9 @@ test-conformance: ## The Kubernetes storage suite against each engine (not part 
 
 bench: ## Measure speed and memory, side by side with the upstream sidecars
 	@tests/bench/run
+
+fuzz: ## Fuzz what reads bytes that others wrote, a minute each (needs a nightly compiler and cargo-fuzz)
+	@for target in ids parameters mountinfo records; do cargo +nightly fuzz run --fuzz-dir tests/fuzz $$target -- -max_total_time=60 || exit 1; done
 
 image: ## Make dist/dunnage-image.tar, an OCI image, without a container engine
 	@cargo xtask image --profile $(PROFILE)

@@ -19,6 +19,8 @@ mod snapshot;
 mod status;
 pub mod steps;
 mod store;
+#[doc(hidden)]
+pub mod untrusted;
 
 pub use engine::EngineKind;
 pub use overcommit::Overcommit;

@@ -31,6 +31,7 @@ mod serve;
 
 pub use agent::AgentService;
 pub use controller::ControllerService;
+pub(crate) use controller::read_parameters;
 pub use identity::IdentityService;
 pub use mounts::NodeService;
 pub use serve::{ServeConfig, ServeError, serve};

@@ -54,7 +54,7 @@ impl Watch {
 }
 
 /// Parses the list; the error is the line that makes no sense.
-fn parse(text: &[u8]) -> std::result::Result<Vec<Mount>, String> {
+pub fn parse(text: &[u8]) -> std::result::Result<Vec<Mount>, String> {
     text.split(|byte| *byte == b'\n')
         .filter(|line| !line.is_empty())
         .map(|line| parse_line(line).ok_or_else(|| String::from_utf8_lossy(line).into_owned()))

@@ -33,6 +33,7 @@ mod source;
 mod wanted;
 
 use wanted::Wanted;
+pub(crate) use wanted::read_parameters;
 pub(super) use wanted::{INFORMATION, allocation_of, check_known, check_use, require_limit, same_content};
 
 /// CSI Controller.

@@ -148,6 +148,12 @@ pub(super) fn allocation(
     allocation_of(CLASS, parameters)
 }
 
+/// Reads all that a class can say.
+pub(crate) fn read_parameters(parameters: &HashMap<String, String>, engine: &dyn Engine) -> Result<()> {
+    allocation(parameters, engine)?;
+    require_limit(CLASS, parameters).map(drop)
+}
+
 /// A misspelt parameter must not be ignored.
 pub(in crate::node) fn check_known(
     noun: &str,
