@@ -4,11 +4,28 @@ use dunnage_host::command::package;
 use dunnage_host::facts::{NodeFacts, PathFacts};
 use serde::Serialize;
 
-/// The programs that the engines run.
-pub const PROGRAMS: [&str; 5] = ["mkfs.ext4", "e2fsck", "resize2fs", "mkfs.xfs", "xfs_growfs"];
+use crate::remedy::{Remedy, project_quota};
 
-const EXT4: [&str; 3] = ["mkfs.ext4", "e2fsck", "resize2fs"];
-const XFS: [&str; 2] = ["mkfs.xfs", "xfs_growfs"];
+/// The programs that the engines run.
+pub const PROGRAMS: [&str; 10] = [
+    "mkfs.ext4",
+    "e2fsck",
+    "resize2fs",
+    "tune2fs",
+    "mkfs.xfs",
+    "xfs_growfs",
+    "xfs_db",
+    "mkfs.btrfs",
+    "btrfs",
+    "btrfstune",
+];
+
+/// What each file system of an image needs, for its making, its growth, and the new UUID of a copy.
+const FILE_SYSTEMS: [(&str, &[&str]); 3] = [
+    ("ext4", &["mkfs.ext4", "e2fsck", "resize2fs", "tune2fs"]),
+    ("xfs", &["mkfs.xfs", "xfs_growfs", "xfs_db"]),
+    ("btrfs", &["mkfs.btrfs", "btrfs", "btrfstune"]),
+];
 
 /// The oldest kernel that has all system calls in use.
 const LEAST_KERNEL: (u32, u32) = (5, 8);
@@ -103,17 +120,10 @@ fn of_path(facts: &PathFacts) -> Vec<Line> {
     };
     let quota = match (facts.project_quota, facts.filesystem.as_str()) {
         (true, _) => Line::new("project quota", Verdict::Works, "kept to"),
-        (false, "ext4") => Line::new(
-            "project quota",
-            Verdict::Limited,
-            "off: tune2fs -O project,quota on the unmounted device, then mount -o prjquota",
-        ),
-        (false, "xfs") => Line::new("project quota", Verdict::Limited, "off: mount -o prjquota"),
-        (false, other) => Line::new(
-            "project quota",
-            Verdict::Limited,
-            format!("{other} has none: use ext4 or xfs, mounted with prjquota"),
-        ),
+        (false, filesystem) => {
+            let Remedy { problem, remedy } = project_quota(filesystem);
+            Line::new("project quota", Verdict::Limited, format!("the {filesystem} {problem}: {remedy}"))
+        }
     };
     let reflink = if facts.reflink {
         Line::new("reflink", Verdict::Works, "copies share blocks")
@@ -153,11 +163,19 @@ fn loop_file(node: &NodeFacts, path: &Result<PathFacts, String>) -> Line {
     let has = |programs: &[&str]| {
         programs.iter().all(|wanted| node.programs.iter().any(|(name, at)| name == wanted && at.is_some()))
     };
-    match (has(&EXT4), has(&XFS)) {
-        (true, true) => Line::new(subject, Verdict::Works, "with ext4 and xfs"),
-        (true, false) => Line::new(subject, Verdict::Limited, "with ext4; for xfs install xfsprogs"),
-        (false, true) => Line::new(subject, Verdict::Limited, "with xfs; for ext4 install e2fsprogs"),
-        (false, false) => Line::new(subject, Verdict::Missing, "install e2fsprogs"),
+    let (good, bad): (Vec<_>, Vec<_>) = FILE_SYSTEMS.iter().partition(|(_, programs)| has(programs));
+    let names = |of: &[&(&str, &[&str])]| of.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    let remedies: Vec<String> = bad
+        .iter()
+        .filter_map(|(name, programs)| Some(format!("for {name} install {}", package(programs[0])?)))
+        .collect();
+    match (good.is_empty(), bad.is_empty()) {
+        (true, _) => Line::new(subject, Verdict::Missing, remedies.join(", ")),
+        (false, true) => Line::new(subject, Verdict::Works, format!("with {}", names(&good))),
+        (false, false) => {
+            let text = format!("with {}; {}", names(&good), remedies.join(", "));
+            Line::new(subject, Verdict::Limited, text)
+        }
     }
 }
 
@@ -212,6 +230,8 @@ mod tests {
             (no_loops, Ok(path("xfs", true)), Works, Missing),
             (without("mkfs.xfs"), Ok(path("xfs", true)), Works, Limited),
             (without("e2fsck"), Ok(path("xfs", true)), Works, Limited),
+            (without("xfs_db"), Ok(path("xfs", true)), Works, Limited),
+            (without("btrfstune"), Ok(path("xfs", true)), Works, Limited),
         ] {
             assert_eq!(of(&node, path.clone(), "type Directory").0, directory, "{node:?} {path:?}");
             assert_eq!(of(&node, path.clone(), "type LoopFile").0, loop_file, "{node:?} {path:?}");
@@ -219,12 +239,35 @@ mod tests {
     }
 
     #[test]
+    fn every_program_has_a_package_and_every_file_system_its_programs() {
+        assert!(PROGRAMS.iter().all(|program| package(program).is_some()));
+        let needed: Vec<&str> = FILE_SYSTEMS.iter().flat_map(|(_, programs)| programs.iter().copied()).collect();
+        assert_eq!(needed, PROGRAMS);
+    }
+
+    #[test]
     fn what_is_missing_comes_with_the_remedy() {
         let mut bare = node();
-        bare.programs[3].1 = None;
+        for (program, at) in &mut bare.programs {
+            if ["mkfs.xfs", "btrfstune"].contains(program) {
+                *at = None;
+            }
+        }
         assert_eq!(
             of(&bare, Ok(path("ext4", false)), "mkfs.xfs").1,
             "not found: install the package xfsprogs"
+        );
+        assert_eq!(
+            of(&bare, Ok(path("ext4", false)), "type LoopFile"),
+            (Limited, "with ext4; for xfs install xfsprogs, for btrfs install btrfs-progs".to_owned())
+        );
+        bare.programs.iter_mut().for_each(|(_, at)| *at = None);
+        assert_eq!(
+            of(&bare, Ok(path("ext4", false)), "type LoopFile"),
+            (
+                Missing,
+                "for ext4 install e2fsprogs, for xfs install xfsprogs, for btrfs install btrfs-progs".to_owned()
+            )
         );
         assert!(of(&bare, Ok(path("ext4", false)), "project quota").1.contains("tune2fs"));
         assert!(of(&bare, Ok(path("btrfs", false)), "project quota").1.contains("ext4 or xfs"));

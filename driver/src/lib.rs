@@ -12,6 +12,7 @@ mod overcommit;
 mod pool;
 mod quantity;
 mod record;
+mod remedy;
 mod reserve;
 pub mod router;
 mod size;

@@ -84,7 +84,7 @@ fn not_run(program: &str, error: &std::io::Error) -> String {
 pub fn package(program: &str) -> Option<&'static str> {
     match program {
         "mkfs.ext4" | "e2fsck" | "resize2fs" | "tune2fs" => Some("e2fsprogs"),
-        "mkfs.xfs" | "xfs_growfs" | "xfs_repair" | "xfs_admin" => Some("xfsprogs"),
+        "mkfs.xfs" | "xfs_growfs" | "xfs_repair" | "xfs_db" => Some("xfsprogs"),
         "mkfs.btrfs" | "btrfs" | "btrfstune" => Some("btrfs-progs"),
         _ => None,
     }

@@ -10,6 +10,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::error::{Error, Result};
 use crate::id::VolumeId;
+use crate::remedy::{Remedy, project_quota};
 
 /// Projects are taken from here up, out of the way of those that people and other programs number from 1.
 const FIRST: u32 = 0x4000_0000;
@@ -58,7 +59,7 @@ pub(super) fn usage(data: &Dir) -> Result<Option<ProjectUsage>> {
 
 /// Why volumes made on this file system can outgrow their size, and what to do; none when they cannot.
 pub(super) fn obstacle(pool: &Dir, filesystem: &str) -> Result<Option<String>> {
-    Ok(if quota::is_enforced(pool)? { None } else { Some(remedy(filesystem, pool)) })
+    Ok(if quota::is_enforced(pool)? { None } else { Some(unlimited(filesystem, pool)) })
 }
 
 /// What is to be said of volumes that were made when the file system kept to no limits.
@@ -71,18 +72,8 @@ pub(super) fn remaining(volumes: usize) -> Option<String> {
     })
 }
 
-fn remedy(filesystem: &str, pool: &Dir) -> String {
-    let (problem, remedy) = match filesystem {
-        "ext4" => (
-            "is not mounted with project quota",
-            "run tune2fs -O project,quota on the unmounted device and mount it with -o prjquota",
-        ),
-        "xfs" => (
-            "is not mounted with project quota",
-            "mount it with -o prjquota (a root file system: rootflags=prjquota on the kernel's command line)",
-        ),
-        _ => ("has no project quota", "put the pool on ext4 or xfs, mounted with -o prjquota"),
-    };
+fn unlimited(filesystem: &str, pool: &Dir) -> String {
+    let Remedy { problem, remedy } = project_quota(filesystem);
     format!(
         "sizes of Directory volumes are accounted for but not enforced: the {filesystem} file system of {} {problem}; \
          {remedy}, with a kernel (5.14 or later) that has quota support, or use type LoopFile",
@@ -113,14 +104,11 @@ mod tests {
     }
 
     #[test]
-    fn each_file_system_has_its_remedy() {
+    fn what_is_not_enforced_is_told_with_the_pool_and_both_remedies() {
         let scratch = tempfile::tempdir().unwrap();
         let pool = Dir::open(scratch.path()).unwrap();
-        for (filesystem, words) in
-            [("ext4", "tune2fs"), ("xfs", "rootflags"), ("btrfs", "put the pool on ext4 or xfs")]
-        {
-            let text = remedy(filesystem, &pool);
-            assert!(text.contains(words) && text.contains("LoopFile"), "{text}");
-        }
+        let text = unlimited("ext4", &pool);
+        let path = scratch.path().display().to_string();
+        assert!(text.contains(&path) && text.contains("tune2fs") && text.contains("LoopFile"), "{text}");
     }
 }
