@@ -23,7 +23,8 @@ impl Capability {
     /// Refuses mount options that a volume of this kind does not take.
     pub(crate) fn check_options(&self, on: On) -> Result<()> {
         let words = self.options.words();
-        mount_options::check(on, words.iter().map(String::as_str)).map_err(|refused| Error::Invalid(refused.to_string()))
+        mount_options::check(on, words.iter().map(String::as_str))
+            .map_err(|refused| Error::Invalid(refused.to_string()))
     }
 
     /// Whether space is to be given back as files are deleted.

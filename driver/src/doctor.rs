@@ -164,16 +164,16 @@ fn loop_file(node: &NodeFacts, path: &Result<PathFacts, String>) -> Line {
         programs.iter().all(|wanted| node.programs.iter().any(|(name, at)| name == wanted && at.is_some()))
     };
     let (good, bad): (Vec<_>, Vec<_>) = FILE_SYSTEMS.iter().partition(|(_, programs)| has(programs));
-    let names = |of: &[&(&str, &[&str])]| of.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    let names = good.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
     let remedies: Vec<String> = bad
         .iter()
         .filter_map(|(name, programs)| Some(format!("for {name} install {}", package(programs[0])?)))
         .collect();
     match (good.is_empty(), bad.is_empty()) {
         (true, _) => Line::new(subject, Verdict::Missing, remedies.join(", ")),
-        (false, true) => Line::new(subject, Verdict::Works, format!("with {}", names(&good))),
+        (false, true) => Line::new(subject, Verdict::Works, format!("with {names}")),
         (false, false) => {
-            let text = format!("with {}; {}", names(&good), remedies.join(", "));
+            let text = format!("with {names}; {}", remedies.join(", "));
             Line::new(subject, Verdict::Limited, text)
         }
     }
@@ -241,7 +241,8 @@ mod tests {
     #[test]
     fn every_program_has_a_package_and_every_file_system_its_programs() {
         assert!(PROGRAMS.iter().all(|program| package(program).is_some()));
-        let needed: Vec<&str> = FILE_SYSTEMS.iter().flat_map(|(_, programs)| programs.iter().copied()).collect();
+        let needed: Vec<&str> =
+            FILE_SYSTEMS.iter().flat_map(|(_, programs)| programs.iter().copied()).collect();
         assert_eq!(needed, PROGRAMS);
     }
 
@@ -266,7 +267,8 @@ mod tests {
             of(&bare, Ok(path("ext4", false)), "type LoopFile"),
             (
                 Missing,
-                "for ext4 install e2fsprogs, for xfs install xfsprogs, for btrfs install btrfs-progs".to_owned()
+                "for ext4 install e2fsprogs, for xfs install xfsprogs, for btrfs install btrfs-progs"
+                    .to_owned()
             )
         );
         assert!(of(&bare, Ok(path("ext4", false)), "project quota").1.contains("tune2fs"));

@@ -98,7 +98,8 @@ impl FromStr for VolumeId {
 
     /// Refuses everything that this driver could not have made, so that no id is ever more than a file name.
     fn from_str(text: &str) -> Result<Self, Error> {
-        let parts = text.split_once('-').map(|(pool, rest)| (pool, rest.strip_prefix(INLINE).unwrap_or(rest)));
+        let parts =
+            text.split_once('-').map(|(pool, rest)| (pool, rest.strip_prefix(INLINE).unwrap_or(rest)));
         match parts {
             Some((pool, hash)) if lower_hex(pool, POOL_DIGITS) && lower_hex(hash, HASH_DIGITS) => {
                 Ok(Self(text.to_owned()))

@@ -22,7 +22,7 @@ const DECIMALS: usize = 9;
 
 /// Whole bytes, rounded up; none when it is no such number or too large for CSI.
 pub(crate) fn parse(text: &str) -> Option<u64> {
-    let (number, unit) = UNITS.iter().find_map(|(name, bytes)| Some((text.strip_suffix(name)?, *bytes)))?;
+    let (number, unit) = UNITS.iter().find_map(|(name, bytes)| Some((text.strip_suffix(*name)?, *bytes)))?;
     let (whole, decimals) = number.split_once('.').unwrap_or((number, "0"));
     let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     if !digits(whole) || !digits(decimals) || decimals.len() > DECIMALS {

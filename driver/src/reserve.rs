@@ -42,9 +42,11 @@ impl FromStr for Reserve {
 
     /// A whole percentage, or a quantity of bytes.
     fn from_str(text: &str) -> Result<Self, Error> {
-        let percent = |number: &str| number.parse().ok().filter(|percent| *percent <= MOST_PERCENT);
+        let percent = |number: &str| number.parse::<u8>().ok().filter(|percent| *percent <= MOST_PERCENT);
         let parsed = match text.strip_suffix('%') {
-            Some(number) if number.bytes().all(|byte| byte.is_ascii_digit()) => percent(number).map(Self::Percent),
+            Some(number) if number.bytes().all(|byte| byte.is_ascii_digit()) => {
+                percent(number).map(Self::Percent)
+            }
             Some(_) => None,
             None => quantity::parse(text).map(Self::Bytes),
         };

@@ -89,9 +89,9 @@ impl Driver {
     pub(super) fn check_limits(&self, who: &str, store: &Store) -> Result<()> {
         match self.engine().unlimited(store)? {
             None => Ok(()),
-            Some(obstacle) => Err(Error::Precondition(format!(
-                "{who} requires limits (requireLimit), and here {obstacle}"
-            ))),
+            Some(obstacle) => {
+                Err(Error::Precondition(format!("{who} requires limits (requireLimit), and here {obstacle}")))
+            }
         }
     }
 
@@ -178,7 +178,7 @@ impl Driver {
         let checked = capability::parse_all(&request.volume_capabilities)
             .and_then(|all| all.iter().try_for_each(|one| self.check_use(&volume.record, one)))
             .and_then(|()| wanted::check_allocation(&volume.record, &request.parameters, self.engine()))
-            .and_then(|()| wanted::require_limit(wanted::CLASS, &request.parameters).map(drop));
+            .and_then(|()| require_limit(wanted::CLASS, &request.parameters).map(drop));
         Ok(match checked {
             Ok(()) => ValidateVolumeCapabilitiesResponse {
                 confirmed: Some(Confirmed {

@@ -114,7 +114,9 @@ fn what_is_read_as_a_record_is_written_as_the_same() {
         r#"{{"id":"{SNAPSHOT}","name":"s","sourceVolumeId":"{VOLUME}","sizeBytes":1,"created":2,"content":{{"type":"block"}},"made":"copy","source":"inUse"}}"#
     );
     let marker = r#"{"format":1,"poolId":"0123456789abcdef","backendUid":"u"}"#;
-    assert!(serde_json::from_str::<Record>(&volume).is_ok() && serde_json::from_str::<Record>(&inline).is_ok());
+    assert!(
+        serde_json::from_str::<Record>(&volume).is_ok() && serde_json::from_str::<Record>(&inline).is_ok()
+    );
     assert!(serde_json::from_str::<Snapshot>(&snapshot).is_ok());
     let mut superblock = vec![0; 4096];
     superblock[1024 + 0x38..1024 + 0x3a].copy_from_slice(&0xef53_u16.to_le_bytes());

@@ -190,7 +190,8 @@ pub(super) async fn abandoned(
         return Ok(None);
     }
     let agents = context.agents.of(&subject.name);
-    let inline = |node: &String| agents.get(node).and_then(Agent::facts).map_or(0, |facts| facts.inline_pods.len());
+    let inline =
+        |node: &String| agents.get(node).and_then(Agent::facts).map_or(0, |facts| facts.inline_pods.len());
     let known = read(context, subject).await?;
     let held: Vec<String> = known
         .iter()
@@ -202,7 +203,10 @@ pub(super) async fn abandoned(
             match (count, inline) {
                 (0, 0) => None,
                 (_, 0) => Some(format!("node {} has {count} volumes", entry.node)),
-                _ => Some(format!("node {} has {count} volumes and {inline} pods with inline ones", entry.node)),
+                _ => Some(format!(
+                    "node {} has {count} volumes and {inline} pods with inline ones",
+                    entry.node
+                )),
             }
         })
         .collect();

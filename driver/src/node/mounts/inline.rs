@@ -17,6 +17,7 @@ use tracing::{info, warn};
 
 use crate::error::{Error, Result};
 use crate::id::{InlineId, VolumeId};
+use crate::locks::Guard;
 use crate::node::Driver;
 use crate::record::{Inline, Record};
 use crate::size::choose;
@@ -42,11 +43,15 @@ impl Driver {
         let wanted = Wanted::parse(request, self.engine())?;
         let target = self.need_place("target_path", &request.target_path)?;
         let id: InlineId = request.volume_id.parse().map_err(|_| {
-            Error::Invalid(format!("volume_id {:?} is not of the form that inline volumes have", request.volume_id))
+            Error::Invalid(format!(
+                "volume_id {:?} is not of the form that inline volumes have",
+                request.volume_id
+            ))
         })?;
         let inline = Inline { pod: wanted.pod.clone(), target: self.below_kubelet(&request.target_path)? };
         let store = self.store()?;
         let _guard = self.lock_inline(&id)?;
+        self.check_fence()?;
         let record = match store.record(&VolumeId::inline(&store.id, &id)) {
             Some(record) => wanted.matches(record, self.engine())?,
             None => self.make_inline(&id, &wanted, inline.clone(), &store)?,
@@ -68,7 +73,6 @@ impl Driver {
         inline: Inline,
         store: &Arc<Store>,
     ) -> Result<Record> {
-        self.check_fence()?;
         if wanted.require_limit {
             self.check_limits("the pod", store)?;
         }
@@ -100,7 +104,9 @@ impl Driver {
         }
         match self.store() {
             Ok(store) => store.delete(&VolumeId::inline(&store.id, id))?,
-            Err(error) => warn!(error = chain(&error), "the inline volume's data stay until their pool is back"),
+            Err(error) => {
+                warn!(error = chain(&error), "the inline volume's data stay until their pool is back")
+            }
         }
         if let Some(target) = &target {
             target.remove()?;
@@ -145,12 +151,15 @@ impl Driver {
     fn below_kubelet(&self, target: &str) -> Result<String> {
         let rest = below(&self.config().kubelet_dir, Path::new(target)).and_then(Path::to_str);
         rest.map(str::to_owned).ok_or_else(|| {
-            Error::Invalid(format!("target_path {target} is not below {}", self.config().kubelet_dir.display()))
+            Error::Invalid(format!(
+                "target_path {target} is not below {}",
+                self.config().kubelet_dir.display()
+            ))
         })
     }
 
     /// Takes an inline volume for one call, whichever pool is there.
-    fn lock_inline(&self, id: &InlineId) -> Result<crate::locks::Guard> {
+    fn lock_inline(&self, id: &InlineId) -> Result<Guard> {
         self.0.locks.take(id.as_str())
     }
 }

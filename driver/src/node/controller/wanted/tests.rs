@@ -123,7 +123,8 @@ fn a_volume_with_a_source_has_the_sources_file_system_unless_another_is_asked_fo
         let id = VolumeId::make(&"0123456789abcdef".parse().unwrap(), "pvc-1");
         let name = wanted.name.clone();
         let source = Some(source.clone());
-        let record = Record { id, name, capacity_bytes: 1, content: has, published_node: None, source, inline: None };
+        let record =
+            Record { id, name, capacity_bytes: 1, content: has, published_node: None, source, inline: None };
         assert_eq!(wanted.check_content(&record).is_ok(), fits, "{has:?} {asked:?}");
         assert_eq!(wanted.matches(record).is_ok(), fits, "{has:?} {asked:?}");
     }

@@ -38,7 +38,7 @@ pub(in crate::node::mounts) fn is_asked(context: &HashMap<String, String>) -> bo
 impl Wanted {
     pub(super) fn parse(request: &NodePublishVolumeRequest, engine: &dyn Engine) -> Result<Self> {
         let attributes = &request.volume_context;
-        let known = [&[SIZE, FS_TYPE], engine.parameters()].concat();
+        let known = [&[SIZE, FS_TYPE][..], engine.parameters()].concat();
         check_known(ATTRIBUTE, attributes, &known)?;
         let mut capability = capability::parse(request.volume_capability.as_ref())?;
         capability.fs_type = fs_type(&capability.fs_type, attributes)?;
@@ -73,7 +73,9 @@ impl Wanted {
 fn size(attributes: &HashMap<String, String>) -> Result<u64> {
     let Some(text) = attributes.get(SIZE) else { return Ok(0) };
     quantity::parse(text).filter(|bytes| *bytes > 0).ok_or_else(|| {
-        Error::Invalid(format!("{ATTRIBUTE} {SIZE} is {text:?}: it may be a quantity of bytes such as 500Mi or 2Gi"))
+        Error::Invalid(format!(
+            "{ATTRIBUTE} {SIZE} is {text:?}: it may be a quantity of bytes such as 500Mi or 2Gi"
+        ))
     })
 }
 

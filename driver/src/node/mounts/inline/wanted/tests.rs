@@ -35,7 +35,8 @@ fn engine(kind: EngineKind) -> std::sync::Arc<dyn Engine> {
 
 #[test]
 fn a_volume_is_inline_when_kubelet_says_so() {
-    let context = |value: &str| HashMap::from([("csi.storage.k8s.io/ephemeral".to_owned(), value.to_owned())]);
+    let context =
+        |value: &str| HashMap::from([("csi.storage.k8s.io/ephemeral".to_owned(), value.to_owned())]);
     assert!(is_asked(&context("true")));
     assert!(!is_asked(&context("false")) && !is_asked(&HashMap::new()));
 }
