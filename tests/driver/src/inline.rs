@@ -11,8 +11,8 @@ use crate::{Lab, mount, pool_id, text};
 
 /// Kubelet's id of a pod's only inline volume.
 pub fn inline_id(pod: &str) -> String {
-    let digits: String = pod.bytes().map(|byte| format!("{byte:02x}")).collect();
-    format!("csi-{digits:0>64}")
+    let number = pod.bytes().fold(0_u128, |number, byte| number << 8 | u128::from(byte));
+    format!("csi-{number:064x}")
 }
 
 /// The id of that volume in the pool.

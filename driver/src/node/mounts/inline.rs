@@ -105,7 +105,7 @@ impl Driver {
         match self.store() {
             Ok(store) => store.delete(&VolumeId::inline(&store.id, id))?,
             Err(error) => {
-                warn!(error = chain(&error), "the inline volume's data stay until their pool is back")
+                warn!(error = chain(&error), "the inline volume's data stay until their pool is back");
             }
         }
         if let Some(target) = &target {

@@ -10,6 +10,9 @@ use crate::record::{Allocation, Format, Inline};
 
 const MIB: u64 = 1 << 20;
 
+/// What a pod writes under `volumeAttributes`.
+type Attributes = &'static [(&'static str, &'static str)];
+
 fn request(fs_type: &str, attributes: &[(&str, &str)]) -> NodePublishVolumeRequest {
     let mount = MountVolume { fs_type: fs_type.into(), ..MountVolume::default() };
     let kubelets = [
@@ -46,7 +49,7 @@ fn the_pods_attributes_are_checked_as_a_classs_parameters_are() {
     use EngineKind::{Directory, LoopFile};
     let image = |fs_type, allocation| Content::Image { fs_type, format: Format::Never, allocation };
     let thick = Allocation::Thick;
-    let fine: [(EngineKind, &str, &[(&str, &str)], u64, Content); 7] = [
+    let fine: [(EngineKind, &str, Attributes, u64, Content); 7] = [
         (Directory, "", &[], 0, Content::Directory),
         (Directory, "", &[("size", "16Mi"), ("requireLimit", "false")], 16 * MIB, Content::Directory),
         (LoopFile, "", &[("size", "1.5Gi")], 1536 * MIB, image(Kind::Ext4, thick)),
@@ -60,7 +63,7 @@ fn the_pods_attributes_are_checked_as_a_classs_parameters_are() {
         assert_eq!((wanted.range.required, wanted.content), (bytes, content), "{attributes:?}");
         assert_eq!(wanted.pod, "shop/cart-0");
     }
-    let refused: [(EngineKind, &str, &[(&str, &str)], &str); 8] = [
+    let refused: [(EngineKind, &str, Attributes, &str); 8] = [
         (Directory, "", &[("Size", "1Gi")], "volume attribute \"Size\" is unknown: allowed are size, fsType"),
         (Directory, "", &[("allocation", "thick")], "\"allocation\" is unknown"),
         (Directory, "", &[("size", "much")], "500Mi"),
