@@ -1,4 +1,4 @@
-//! Volumes that pods have in their own specs.
+//! Volumes that pods have in their own specs, through power cuts and past the end of their pods.
 
 use dunnage_tests_system::cluster::{Node, apply, eventually, get, try_kubectl};
 use dunnage_tests_system::manifest::{backend, inline_pod};
