@@ -113,6 +113,7 @@ pub(super) fn same_content(record: &Record, asked: Content) -> Result<()> {
     }
     let name = |content| match content {
         Content::Directory => "a directory",
+        Content::Subvolume => "a subvolume",
         Content::Image { fs_type, .. } => fs_type.name(),
         Content::Block { .. } => "a block device",
     };
