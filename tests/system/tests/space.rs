@@ -1,43 +1,9 @@
 //! A full pool says so, and serves the waiting claim as soon as there is room; a disk that is away is never replaced.
 
 use dunnage_tests_system::cluster::{Node, apply, eventually, get, kubectl, list};
+use dunnage_tests_system::disks::Disks;
 use dunnage_tests_system::manifest::{backend_with, claim, pod};
 use dunnage_tests_system::storage::{Namespace, remove_backend, wait_condition, wait_ready, word};
-
-/// A disk of its own for each node: a file system in a file, mounted at the pool's path.
-struct Disks {
-    path: &'static str,
-    image: String,
-}
-
-impl Disks {
-    fn new(path: &'static str, name: &str, size: &str) -> Self {
-        let disks = Self { path, image: format!("/var/lib/dunnage/{name}.disk") };
-        for node in Node::both() {
-            node.shell(&format!(
-                "mkdir -p {path} && truncate -s {size} {image} && mkfs.ext4 -q -F {image}",
-                image = disks.image
-            ));
-            disks.mount(&node);
-        }
-        disks
-    }
-
-    fn mount(&self, node: &Node) {
-        node.shell(&format!("mount -o loop {} {}", self.image, self.path));
-    }
-
-    fn unmount(&self, node: &Node) {
-        eventually("the disk to be unmounted", || node.try_shell(&format!("umount {}", self.path)));
-    }
-
-    fn remove(self) {
-        for node in Node::both() {
-            self.unmount(&node);
-            node.shell(&format!("rm -f {}", self.image));
-        }
-    }
-}
 
 #[test]
 fn a_claim_that_does_not_fit_is_told_how_much_is_free_and_served_when_there_is_room() {

@@ -1,0 +1,52 @@
+//! A disk of its own for each node: a file system in a file, mounted at the pool's path.
+
+use crate::cluster::{Node, eventually};
+
+/// The disks of both nodes.
+pub struct Disks {
+    path: &'static str,
+    image: String,
+}
+
+impl Disks {
+    /// With ext4.
+    pub fn new(path: &'static str, name: &str, size: &str) -> Self {
+        Self::make(path, name, size, "mkfs.ext4 -q -F")
+    }
+
+    /// With btrfs, and its full quotas switched on.
+    pub fn btrfs(path: &'static str, name: &str, size: &str) -> Self {
+        let disks = Self::make(path, name, size, "mkfs.btrfs -q -f");
+        for node in Node::both() {
+            node.shell(&format!("btrfs quota enable {path} && btrfs quota rescan -w {path}"));
+        }
+        disks
+    }
+
+    fn make(path: &'static str, name: &str, size: &str, mkfs: &str) -> Self {
+        let disks = Self { path, image: format!("/var/lib/dunnage/{name}.disk") };
+        for node in Node::both() {
+            node.shell(&format!(
+                "mkdir -p {path} && truncate -s {size} {image} && {mkfs} {image}",
+                image = disks.image
+            ));
+            disks.mount(&node);
+        }
+        disks
+    }
+
+    pub fn mount(&self, node: &Node) {
+        node.shell(&format!("mount -o loop {} {}", self.image, self.path));
+    }
+
+    fn unmount(&self, node: &Node) {
+        eventually("the disk to be unmounted", || node.try_shell(&format!("umount {}", self.path)));
+    }
+
+    pub fn remove(self) {
+        for node in Node::both() {
+            self.unmount(&node);
+            node.shell(&format!("rm -f {}", self.image));
+        }
+    }
+}
