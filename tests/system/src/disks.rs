@@ -1,20 +1,20 @@
-//! A disk of its own for each node: a file system in a file, mounted at the pool's path.
+//! Disks of their own for pools.
 
 use crate::cluster::{Node, eventually};
 
-/// The disks of both nodes.
+/// A disk of its own for each node: a file system in a file, mounted at the pool's path.
 pub struct Disks {
     path: &'static str,
     image: String,
 }
 
 impl Disks {
-    /// With ext4.
+    /// Makes and mounts them, with ext4.
     pub fn new(path: &'static str, name: &str, size: &str) -> Self {
         Self::make(path, name, size, "mkfs.ext4 -q -F")
     }
 
-    /// With btrfs, and its full quotas switched on.
+    /// Makes and mounts them, with btrfs whose full quotas are on.
     pub fn btrfs(path: &'static str, name: &str, size: &str) -> Self {
         let disks = Self::make(path, name, size, "mkfs.btrfs -q -f");
         for node in Node::both() {
@@ -35,6 +35,7 @@ impl Disks {
         disks
     }
 
+    /// Mounts a node's disk, as after a boot.
     pub fn mount(&self, node: &Node) {
         node.shell(&format!("mount -o loop {} {}", self.image, self.path));
     }
@@ -43,6 +44,7 @@ impl Disks {
         eventually("the disk to be unmounted", || node.try_shell(&format!("umount {}", self.path)));
     }
 
+    /// Unmounts and removes them.
     pub fn remove(self) {
         for node in Node::both() {
             self.unmount(&node);
