@@ -18,7 +18,7 @@ use classes::StorageClassSpec;
 use nodes::Nodes;
 use pods::{ByContainer, ControllerSpec, Images, Logging, Resources, Tuning, Update};
 use status::StorageBackendStatus;
-use storage::{BackendType, Directory, LoopFile};
+use storage::{BackendType, Btrfs, Directory, LoopFile};
 
 /// What the backend stores volumes on, and how its driver runs. Only `type` and the member of the same name are
 /// needed: {type: Directory, directory: {path: /var/lib/dunnage}} makes a CSI driver and a StorageClass.
@@ -70,16 +70,18 @@ use storage::{BackendType, Directory, LoopFile};
 #[x_kube(
     validation = rules::member_of_type("Directory", "directory"),
     validation = rules::member_of_type("LoopFile", "loopFile"),
+    validation = rules::member_of_type("Btrfs", "btrfs"),
     validation = rules::type_is_immutable(),
     validation = rules::path_is_immutable("directory"),
     validation = rules::path_is_immutable("loopFile"),
+    validation = rules::path_is_immutable("btrfs"),
     validation = rules::optional_is_immutable("driverName"),
     validation = rules::optional_is_immutable("namespace")
 )]
 pub struct StorageBackendSpec {
     /// The kind of storage. This version has Directory (a directory a volume; sizes are accounted for but not
-    /// enforced) and LoopFile (an image file a volume, mounted through a loop device; its size is a hard limit).
-    /// Immutable.
+    /// enforced), LoopFile (an image file a volume, mounted through a loop device; its size is a hard limit) and Btrfs
+    /// (a subvolume a volume; its size is a hard limit, and snapshots and clones are made in a moment). Immutable.
     #[serde(rename = "type")]
     pub type_: BackendType,
 
@@ -90,6 +92,10 @@ pub struct StorageBackendSpec {
     /// Settings of type LoopFile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loop_file: Option<LoopFile>,
+
+    /// Settings of type Btrfs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub btrfs: Option<Btrfs>,
 
     /// Name of the CSI driver, which stands in every PersistentVolume. At most 54 characters, and fewer where the
     /// kubelet's directory has a long path (23 on MicroK8s for a backend's default name). Default:

@@ -38,6 +38,7 @@ pub fn pool(spec: &StorageBackendSpec) -> Option<(&str, bool)> {
     match spec.type_ {
         BackendType::Directory => spec.directory.as_ref().map(|d| (d.path.as_str(), d.require_mount_point)),
         BackendType::LoopFile => spec.loop_file.as_ref().map(|l| (l.path.as_str(), l.require_mount_point)),
+        BackendType::Btrfs => spec.btrfs.as_ref().map(|b| (b.path.as_str(), b.require_mount_point)),
     }
 }
 
@@ -46,13 +47,14 @@ pub fn reserve(spec: &StorageBackendSpec) -> Option<&str> {
     match spec.type_ {
         BackendType::Directory => spec.directory.as_ref()?.reserve.as_deref(),
         BackendType::LoopFile => spec.loop_file.as_ref()?.reserve.as_deref(),
+        BackendType::Btrfs => None,
     }
 }
 
 /// Bytes that sparse volumes may promise for each 100 of the pool, if the backend says so.
 pub fn overcommit_percent(spec: &StorageBackendSpec) -> Option<u32> {
     match spec.type_ {
-        BackendType::Directory => None,
+        BackendType::Directory | BackendType::Btrfs => None,
         BackendType::LoopFile => spec.loop_file.as_ref()?.overcommit_percent,
     }
 }
@@ -72,7 +74,7 @@ pub fn replicas(spec: &StorageBackendSpec, nodes_in_cluster: usize) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ControllerSpec, Directory, LabelSelector, LoopFile, Nodes};
+    use crate::{Btrfs, ControllerSpec, Directory, LabelSelector, LoopFile, Nodes};
 
     fn backend() -> StorageBackend {
         StorageBackend::new("local", StorageBackendSpec::default())
@@ -103,10 +105,13 @@ mod tests {
             type_: BackendType::LoopFile,
             directory: Some(Directory { path: "/d".into(), ..Directory::default() }),
             loop_file: Some(LoopFile { path: "/l".into(), require_mount_point: true, ..LoopFile::default() }),
+            btrfs: Some(Btrfs { path: "/b".into(), require_mount_point: true }),
             ..StorageBackendSpec::default()
         };
         assert_eq!(pool(&spec), Some(("/l", true)));
-        assert_eq!(pool(&StorageBackendSpec { type_: BackendType::Directory, ..spec }), Some(("/d", false)));
+        let of = |type_| StorageBackendSpec { type_, ..spec.clone() };
+        assert_eq!(pool(&of(BackendType::Directory)), Some(("/d", false)));
+        assert_eq!(pool(&of(BackendType::Btrfs)), Some(("/b", true)));
         assert_eq!(pool(&StorageBackendSpec::default()), None);
     }
 

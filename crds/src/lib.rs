@@ -16,7 +16,7 @@ pub use backend::pods::{
 pub use backend::status::{
     Blocker, Capacity, NodeProblem, NodesStatus, StorageBackendStatus, Usage, Versions,
 };
-pub use backend::storage::{BackendType, Directory, FsType, LoopFile};
+pub use backend::storage::{BackendType, Btrfs, Directory, FsType, LoopFile};
 pub use backend::{Attach, Deletion, Protection, StorageBackend, StorageBackendSpec};
 pub use manifest::crd_yaml;
 

@@ -142,6 +142,9 @@ fn file_systems(backend: &StorageBackend) -> Result<(), Invalid> {
             BackendType::Directory => {
                 "a Directory volume has the file system of its pool, so take the parameter away"
             }
+            BackendType::Btrfs => {
+                "a Btrfs volume has the file system of its pool, so take the parameter away"
+            }
             BackendType::LoopFile
                 if [FsType::Ext4, FsType::Xfs, FsType::Btrfs]
                     .iter()
@@ -159,7 +162,7 @@ fn file_systems(backend: &StorageBackend) -> Result<(), Invalid> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Directory, LabelSelector, LoopFile, Nodes, StorageBackendSpec, StorageClassSpec};
+    use crate::{Btrfs, Directory, LabelSelector, LoopFile, Nodes, StorageBackendSpec, StorageClassSpec};
 
     const MICROK8S: &str = "/var/snap/microk8s/common/var/lib/kubelet";
 
@@ -241,6 +244,10 @@ mod tests {
         let mut backend = directory("local", "/srv/pool");
         backend.spec.classes = vec![class("ext4")];
         assert!(matches!(validate(&backend, &[]), Err(Invalid::FsType { .. })));
+        backend.spec.type_ = BackendType::Btrfs;
+        backend.spec.btrfs = Some(Btrfs { path: "/srv/pool".into(), require_mount_point: false });
+        let said = validate(&backend, &[]).expect_err("a file system").to_string();
+        assert!(said.contains("a Btrfs volume has the file system of its pool"), "{said}");
         backend.spec.classes[0].state = ClassState::Unmanaged;
         assert_eq!(validate(&backend, &[]), Ok(()));
     }
@@ -264,6 +271,10 @@ mod tests {
         let (ssd, hdd) = (labels("ssd"), labels("hdd"));
         let nodes = [&ssd, &hdd];
         let old = made("old", "/srv/pool", 1, Some("ssd"));
+        let mut subvolumes = made("subvolumes", "/srv/other", 2, None);
+        subvolumes.spec.type_ = BackendType::Btrfs;
+        subvolumes.spec.btrfs = Some(Btrfs { path: "/srv/pool/nested".into(), require_mount_point: false });
+        assert!(shares_no_path(&subvolumes, [&old], &nodes).is_err(), "the path of its type counts");
         for (path, day, disk, refused) in [
             ("/srv/pool", 2, None, true),
             ("/srv/pool/nested", 2, Some("ssd"), true),

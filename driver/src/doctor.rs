@@ -1,5 +1,6 @@
 //! What each engine can do on a node, and what is missing for more: pure.
 
+use dunnage_host::btrfs::quota::{Counts, Quotas};
 use dunnage_host::command::package;
 use dunnage_host::facts::{NodeFacts, PathFacts};
 use serde::Serialize;
@@ -68,7 +69,7 @@ pub fn report(node: &NodeFacts, path: &Result<PathFacts, String>) -> Vec<Line> {
             lines.push(Line::new("path", Verdict::Missing, format!("{error}: make it a readable directory")));
         }
     }
-    let engines = [directory(node, path), loop_file(node, path)];
+    let engines = [directory(node, path), loop_file(node, path), btrfs(node, path)];
     lines.extend(engines);
     lines
 }
@@ -179,6 +180,47 @@ fn loop_file(node: &NodeFacts, path: &Result<PathFacts, String>) -> Line {
     }
 }
 
+fn btrfs(node: &NodeFacts, path: &Result<PathFacts, String>) -> Line {
+    let subject = "type Btrfs";
+    let facts = match (obstacle(node, path), path) {
+        (None, Ok(facts)) => facts,
+        (obstacle, _) => return Line::new(subject, Verdict::Missing, obstacle.unwrap_or_default()),
+    };
+    if facts.filesystem != "btrfs" {
+        return Line::new(
+            subject,
+            Verdict::Missing,
+            "the path is not on btrfs: mount a btrfs file system there",
+        );
+    }
+    match facts.btrfs_quotas {
+        Some(Quotas::Full(Counts::Right)) => Line::new(
+            subject,
+            Verdict::Works,
+            "with full quotas; subvolumes that pods make in their volumes are not counted",
+        ),
+        Some(Quotas::Simple) => Line::new(
+            subject,
+            Verdict::Works,
+            "with simple quotas; what snapshots keep counts for the volume that wrote it",
+        ),
+        Some(Quotas::Off) => Line::new(
+            subject,
+            Verdict::Missing,
+            "quotas are off: btrfs quota enable PATH (or, with Linux and btrfs-progs 6.7 or later, enable --simple)",
+        ),
+        Some(Quotas::Full(Counts::Wrong)) => {
+            Line::new(subject, Verdict::Missing, "quotas are inconsistent: btrfs quota rescan -w PATH")
+        }
+        Some(Quotas::Full(Counts::Running)) => Line::new(
+            subject,
+            Verdict::Missing,
+            "quotas are being counted: wait, as btrfs quota rescan -w PATH does",
+        ),
+        None => Line::new(subject, Verdict::Limited, "its quotas cannot be seen from here: look as root"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use Verdict::{Limited, Missing, Works};
@@ -201,6 +243,7 @@ mod tests {
             read_only: false,
             space: dunnage_host::space::Space { total: 8 << 30, available: 4 << 30, ..Default::default() },
             project_quota,
+            btrfs_quotas: None,
             reflink: filesystem == "xfs",
         }
     }
@@ -273,6 +316,26 @@ mod tests {
         );
         assert!(of(&bare, Ok(path("ext4", false)), "project quota").1.contains("tune2fs"));
         assert!(of(&bare, Ok(path("btrfs", false)), "project quota").1.contains("ext4 or xfs"));
+    }
+
+    #[test]
+    fn btrfs_is_told_by_its_quotas() {
+        for (filesystem, quotas, verdict, words) in [
+            ("ext4", None, Missing, "not on btrfs"),
+            ("btrfs", Some(Quotas::Off), Missing, "btrfs quota enable PATH"),
+            ("btrfs", Some(Quotas::Full(Counts::Right)), Works, "full quotas"),
+            ("btrfs", Some(Quotas::Full(Counts::Wrong)), Missing, "btrfs quota rescan -w PATH"),
+            ("btrfs", Some(Quotas::Full(Counts::Running)), Missing, "wait"),
+            ("btrfs", Some(Quotas::Simple), Works, "simple quotas"),
+            ("btrfs", None, Limited, "root"),
+        ] {
+            let facts = PathFacts { btrfs_quotas: quotas, ..path(filesystem, false) };
+            let (told, text) = of(&node(), Ok(facts), "type Btrfs");
+            assert_eq!(told, verdict, "{filesystem} {quotas:?}");
+            assert!(text.contains(words), "{text}");
+        }
+        let old = NodeFacts { kernel: "5.4.0".into(), ..node() };
+        assert_eq!(of(&old, Ok(path("btrfs", false)), "type Btrfs").0, Missing);
     }
 
     #[test]

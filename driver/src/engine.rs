@@ -19,7 +19,9 @@ use crate::size::Sizes;
 use crate::snapshot::{Made, Taken};
 use crate::store::{Store, Volume};
 
+mod btrfs;
 mod directory;
+mod folder;
 mod loop_file;
 
 /// The engines there are.
@@ -29,6 +31,8 @@ pub enum EngineKind {
     Directory,
     /// An image file a volume, on a loop device.
     LoopFile,
+    /// A subvolume a volume, with a quota.
+    Btrfs,
 }
 
 impl EngineKind {
@@ -36,12 +40,18 @@ impl EngineKind {
         match self {
             Self::Directory => Arc::new(directory::Directory::default()),
             Self::LoopFile => Arc::new(loop_file::LoopFile { overcommit }),
+            Self::Btrfs => Arc::new(btrfs::Btrfs::default()),
         }
     }
 }
 
 /// What an engine does. Everything is idempotent, and done under the volume's lock.
 pub(crate) trait Engine: fmt::Debug + Send + Sync {
+    /// Why no volume can be made on the file system of a directory, and what to do; `None` when they can.
+    fn unfit(&self, _root: &Dir) -> Result<Option<String>> {
+        Ok(None)
+    }
+
     /// Why a volume of this pool can outgrow its size, and what to do; `None` when it cannot.
     fn unlimited(&self, store: &Store) -> Result<Option<String>>;
 

@@ -208,6 +208,13 @@ impl Pool {
             require_mount_point: self.settings.require_mount_point,
         };
         let mut verdict = judge(wanted, look);
+        if let (State::Empty, Ok(dir)) = (&verdict.state, &dir)
+            && let Some(obstacle) = self.engine.unfit(dir).unwrap_or_else(|error| Some(chain(&error)))
+        {
+            // A pool that is there stays open, for its volumes can be used.
+            verdict.state = State::Unavailable;
+            verdict.message = obstacle;
+        }
         let id = match (&verdict.state, &verdict.marker) {
             (State::Ready, Some(marker)) => Some(marker.pool_id.clone()),
             _ => None,

@@ -49,6 +49,8 @@ pub(crate) struct Inline {
 pub(crate) enum Content {
     /// In the directory `data`.
     Directory,
+    /// In the subvolume `data`.
+    Subvolume,
     /// In the file `image`, which holds a file system.
     Image {
         #[serde(with = "kind")]
@@ -69,10 +71,10 @@ impl Content {
         matches!(self, Self::Block { .. })
     }
 
-    /// A directory has none, and counts as thick.
+    /// A directory or subvolume has none, and counts as thick.
     pub(crate) fn allocation(self) -> Allocation {
         match self {
-            Self::Directory => Allocation::Thick,
+            Self::Directory | Self::Subvolume => Allocation::Thick,
             Self::Image { allocation, .. } | Self::Block { allocation } => allocation,
         }
     }
@@ -148,6 +150,7 @@ mod tests {
     fn a_record_reads_as_it_was_written() {
         for content in [
             Content::Directory,
+            Content::Subvolume,
             Content::Image { fs_type: Kind::Xfs, format: Format::Started, allocation: Allocation::Thick },
             Content::Image { fs_type: Kind::Btrfs, format: Format::Never, allocation: Allocation::Sparse },
             Content::Block { allocation: Allocation::Thick },
@@ -173,6 +176,7 @@ mod tests {
         let (thick, sparse) = (Allocation::Thick, Allocation::Sparse);
         for (form, content) in [
             (r#"{"type":"directory"}"#, Content::Directory),
+            (r#"{"type":"subvolume"}"#, Content::Subvolume),
             (
                 r#"{"type":"image","fsType":"ext4","format":"done"}"#,
                 Content::Image { fs_type: Kind::Ext4, format: Format::Done, allocation: thick },

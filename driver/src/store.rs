@@ -162,8 +162,11 @@ impl Store {
         Ok(dunnage_host::mount::mount_of(&self.root)?.0.filesystem)
     }
 
-    /// Bytes that new volumes may take.
+    /// Bytes that new volumes may take; none where no volume can be made.
     pub(crate) fn available(&self) -> Result<u64> {
+        if self.engine.unfit(&self.root)?.is_some() {
+            return Ok(0);
+        }
         let space = self.space()?;
         Ok(self.available_of(space, &self.index()))
     }

@@ -85,6 +85,8 @@ pub(crate) enum Engine {
     Directory,
     #[value(name = "LoopFile")]
     LoopFile,
+    #[value(name = "Btrfs")]
+    Btrfs,
 }
 
 /// Serves until `stop`.
@@ -129,6 +131,7 @@ fn node_config(args: DriverArgs) -> Result<node::ServeConfig, Failure> {
         engine: match args.engine {
             Engine::Directory => EngineKind::Directory,
             Engine::LoopFile => EngineKind::LoopFile,
+            Engine::Btrfs => EngineKind::Btrfs,
         },
         pool_path: args.node.pool_path.ok_or_else(|| missing("pool-path"))?,
         backend_uid: args.node.backend_uid.ok_or_else(|| missing("backend-uid"))?,

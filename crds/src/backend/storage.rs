@@ -17,6 +17,8 @@ pub enum BackendType {
     Directory,
     /// A volume is an image file on a loop device.
     LoopFile,
+    /// A volume is a subvolume of a btrfs file system.
+    Btrfs,
 }
 
 impl BackendType {
@@ -25,6 +27,7 @@ impl BackendType {
         match self {
             Self::Directory => "Directory",
             Self::LoopFile => "LoopFile",
+            Self::Btrfs => "Btrfs",
         }
     }
 
@@ -33,6 +36,7 @@ impl BackendType {
         match self {
             Self::Directory => "directory",
             Self::LoopFile => "loopFile",
+            Self::Btrfs => "btrfs",
         }
     }
 }
@@ -104,6 +108,29 @@ pub struct LoopFile {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 100, max = 10_000))]
     pub overcommit_percent: Option<u32>,
+}
+
+/// Volumes that are subvolumes under `path`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Btrfs {
+    /// Directory on each node that holds the subvolumes, for this backend alone. It must lie on a btrfs file system with
+    /// quotas switched on (btrfs quota enable PATH). It is made if missing. Immutable.
+    #[schemars(length(min = 1, max = 512))]
+    #[x_kube(
+        validation = rules::path_is_absolute(),
+        validation = rules::path_is_not_the_root(),
+        validation = rules::path_has_plain_characters(),
+        validation = rules::path_is_canonical(),
+        validation = rules::path_is_not_the_kubelets(),
+        validation = rules::path_is_not_the_systems()
+    )]
+    pub path: String,
+
+    /// Refuses to make or use a pool unless a file system is mounted at `path`, so that a disk that failed to mount
+    /// is never mistaken for an empty one.
+    #[serde(default)]
+    pub require_mount_point: bool,
 }
 
 /// The file systems that a volume can be formatted with.

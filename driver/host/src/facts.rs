@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::btrfs::is_btrfs;
+use crate::btrfs::quota::{Quotas, quotas};
 use crate::command;
 use crate::copy::can_reflink;
 use crate::dir::Dir;
@@ -35,6 +37,8 @@ pub struct PathFacts {
     pub space: Space,
     /// Whether the limits of projects are kept to.
     pub project_quota: bool,
+    /// How a btrfs counts what its subvolumes take up, if it is one and lets itself be asked.
+    pub btrfs_quotas: Option<Quotas>,
     /// Whether a file's copy can share its blocks.
     pub reflink: bool,
 }
@@ -59,6 +63,7 @@ pub fn path(path: &Path) -> Result<PathFacts> {
         read_only: mount.read_only,
         space: space::of(&dir, path)?,
         project_quota: quota::is_enforced(&dir)?,
+        btrfs_quotas: if is_btrfs(&dir)? { quotas(&dir).ok() } else { None },
         reflink: can_reflink(&dir).unwrap_or(false),
         filesystem: mount.filesystem,
     })

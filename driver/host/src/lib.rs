@@ -1,5 +1,6 @@
 //! Everything that touches Linux: mounts, loop devices, file systems, confined paths, running programs.
 
+pub mod btrfs;
 pub mod command;
 pub mod copy;
 pub mod dir;

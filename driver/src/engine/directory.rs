@@ -2,22 +2,21 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use dunnage_csi::mount_options::On;
-use dunnage_host::dir::{Dir, Mounts};
-use dunnage_host::mount::{Place, on_filesystem};
-use dunnage_host::mountinfo::{self, Mount};
+use dunnage_host::dir::Dir;
+use dunnage_host::mount::Place;
+use dunnage_host::mountinfo::Mount;
 use dunnage_host::space::Space;
 use dunnage_host::usage::{Usage, measure};
 use tracing::debug;
 
 use crate::capability::Capability;
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::engine::folder::{self, DATA, Published, data, data_in};
+use crate::error::Result;
 use crate::id::VolumeId;
 use crate::record::{Allocation, Content, Record};
 use crate::size::Sizes;
@@ -27,8 +26,6 @@ use crate::store::{Store, Volume};
 
 mod limits;
 
-const DATA: &str = "data";
-
 /// Counting a volume's files is dear: it is done at most this often, and takes at most a twentieth of the time.
 const FRESH: Duration = Duration::from_secs(60);
 const SHARE: u32 = 20;
@@ -37,8 +34,7 @@ const SHARE: u32 = 20;
 #[derive(Debug, Default)]
 pub(crate) struct Directory {
     seen: Mutex<HashMap<VolumeId, Seen>>,
-    /// Counts the publishes, so that a copy knows whether there was one meanwhile.
-    published: AtomicU64,
+    published: Published,
     /// How many volumes the last look found without a limit.
     without_limit: AtomicUsize,
 }
@@ -79,27 +75,6 @@ impl Directory {
     }
 }
 
-fn data(volume: &Volume) -> Result<Dir> {
-    Ok(volume.dir.dir(DATA, Mounts::Refuse)?)
-}
-
-/// Where the data lie, whatever of that file system is mounted where.
-struct Home {
-    device: (u32, u32),
-    path: PathBuf,
-}
-
-impl Home {
-    fn of(volume: &Volume) -> Result<Self> {
-        let (device, path) = on_filesystem(&data(volume)?)?;
-        Ok(Self { device, path })
-    }
-
-    fn has(&self, mount: &Mount) -> bool {
-        mount.device == self.device && mount.root.starts_with(&self.path)
-    }
-}
-
 impl Engine for Directory {
     fn unlimited(&self, store: &Store) -> Result<Option<String>> {
         if let Some(obstacle) = limits::obstacle(store.root(), &store.filesystem()?)? {
@@ -113,21 +88,7 @@ impl Engine for Directory {
     }
 
     fn content(&self, capability: &Capability, _: Allocation) -> Result<Content> {
-        if capability.block {
-            return Err(Error::Invalid(
-                "block volumes are not possible with type Directory: use volumeMode Filesystem, or type LoopFile"
-                    .to_owned(),
-            ));
-        }
-        if !capability.fs_type.is_empty() {
-            return Err(Error::Invalid(format!(
-                "fs type {:?} is not possible: a Directory volume lies on the pool's own file system, so leave \
-                 csi.storage.k8s.io/fstype out, or use type LoopFile",
-                capability.fs_type
-            )));
-        }
-        capability.check_options(On::Pool)?;
-        Ok(Content::Directory)
+        folder::check("Directory", capability).map(|()| Content::Directory)
     }
 
     fn sizes(&self, _: Content) -> Sizes {
@@ -181,17 +142,16 @@ impl Engine for Directory {
     }
 
     fn source(&self, volume: &Volume, _: &Place) -> Result<OwnedFd> {
-        self.published.fetch_add(1, Ordering::SeqCst);
+        self.published.note();
         Ok(data(volume)?.into())
     }
 
     fn mounts(&self, volume: &Volume) -> Result<Vec<Mount>> {
-        let home = Home::of(volume)?;
-        Ok(mountinfo::read()?.into_iter().filter(|mount| home.has(mount)).collect())
+        folder::mounts(volume)
     }
 
     fn is_whole(&self, volume: &Volume, mount: &Mount) -> bool {
-        Home::of(volume).is_ok_and(|home| home.has(mount) && mount.root == home.path)
+        folder::is_whole(volume, mount)
     }
 
     fn open_for(&self, _: &Volume, _: bool) -> Result<()> {
@@ -230,20 +190,16 @@ impl Engine for Directory {
     }
 
     fn data_bytes(&self, dir: &Dir) -> Result<u64> {
-        Ok(measure(&dir.dir(DATA, Mounts::Refuse)?)?.bytes)
+        Ok(measure(&data_in(dir)?)?.bytes)
     }
 
     fn copy_volume(&self, volume: &Volume, to: &Dir) -> Result<Taken> {
-        let published = || self.published.load(Ordering::SeqCst);
-        let before = published();
-        let used = !self.mounts(volume)?.is_empty();
-        let made = data(volume)?.copy_tree(to, DATA)?.into();
-        let source = if used || published() != before { State::InUse } else { State::AtRest };
-        Ok(Taken { made, source })
+        let (made, used) = self.published.watch(volume, || Ok(data(volume)?.copy_tree(to, DATA)?.into()))?;
+        Ok(Taken { made, source: if used { State::InUse } else { State::AtRest } })
     }
 
     fn copy_snapshot(&self, from: &Dir, to: &Dir) -> Result<Made> {
-        Ok(from.dir(DATA, Mounts::Refuse)?.copy_tree(to, DATA)?.into())
+        Ok(data_in(from)?.copy_tree(to, DATA)?.into())
     }
 
     /// The limit first: what is made in the directory then belongs to it.
@@ -317,53 +273,5 @@ mod tests {
             _ => 0,
         };
         assert_eq!(promised(&records, used), 150);
-    }
-
-    #[test]
-    fn mounts_of_a_volume_and_of_its_parts_are_told_from_others() {
-        let home = Home { device: (8, 1), path: "/pool/volumes/id/data".into() };
-        for (device, root, expected) in [
-            ((8, 1), "/pool/volumes/id/data", true),
-            ((8, 1), "/pool/volumes/id/data/sub", true),
-            ((8, 2), "/pool/volumes/id/data", false),
-            ((8, 1), "/copy/pool/volumes/id/data", false),
-            ((8, 1), "/pool/volumes/other/data", false),
-            ((8, 1), "/pool/volumes/id/database", false),
-            ((8, 1), "/", false),
-        ] {
-            let mount = Mount {
-                id: 1,
-                device,
-                root: root.into(),
-                mount_point: "/pod".into(),
-                read_only: false,
-                filesystem: "ext4".into(),
-                source: "/dev/sda1".into(),
-            };
-            assert_eq!(home.has(&mount), expected, "{device:?} {root}");
-        }
-    }
-
-    #[test]
-    fn a_file_system_of_its_own_and_its_options_are_refused_with_the_remedy() {
-        let capability = |fs_type: &str, option: &str| Capability {
-            fs_type: fs_type.into(),
-            options: dunnage_host::options::parse([option]),
-            access: crate::capability::Access::Shared,
-            block: false,
-        };
-        let engine = Directory::default();
-        assert_eq!(
-            engine.content(&capability("", "noatime,ro"), Allocation::Thick).unwrap(),
-            Content::Directory
-        );
-        let refusal = engine.content(&capability("ext4", ""), Allocation::Thick).unwrap_err().to_string();
-        assert!(refusal.contains("ext4") && refusal.contains("LoopFile"), "{refusal}");
-        let block = Capability { block: true, ..capability("", "") };
-        let refusal = engine.content(&block, Allocation::Thick).unwrap_err().to_string();
-        assert!(refusal.contains("volumeMode Filesystem") && refusal.contains("LoopFile"), "{refusal}");
-        let refusal =
-            engine.content(&capability("", "data=journal"), Allocation::Thick).unwrap_err().to_string();
-        assert!(refusal.contains("data") && refusal.contains("noatime"), "{refusal}");
     }
 }

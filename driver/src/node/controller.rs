@@ -62,6 +62,9 @@ impl Driver {
             return Ok(CreateVolumeResponse { volume: Some(self.describe(&record)) });
         }
         self.check_fence()?;
+        if let Some(obstacle) = self.engine().unfit(store.root())? {
+            return Err(Error::Precondition(obstacle));
+        }
         if wanted.require_limit {
             self.check_limits("the class", &store)?;
         }

@@ -258,10 +258,12 @@ fn usage(space: Space) -> Vec<VolumeUsage> {
         available: signed(available),
         used: signed(used),
     };
-    vec![
-        entry(Unit::Bytes, space.total, space.available, space.used),
-        entry(Unit::Inodes, space.inodes, space.inodes_free, space.inodes.saturating_sub(space.inodes_free)),
-    ]
+    let bytes = entry(Unit::Bytes, space.total, space.available, space.used);
+    // btrfs counts no inodes.
+    let inodes = (space.inodes > 0).then(|| {
+        entry(Unit::Inodes, space.inodes, space.inodes_free, space.inodes.saturating_sub(space.inodes_free))
+    });
+    [bytes].into_iter().chain(inodes).collect()
 }
 
 #[tonic::async_trait]

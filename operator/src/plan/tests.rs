@@ -55,6 +55,13 @@ metadata: {name: images, uid: 6f1c2a34-0000-4000-8000-000000000002}
 spec: {type: LoopFile, loopFile: {path: /srv/images, requireMountPoint: true, fsType: xfs}}
 ";
 
+const BTRFS: &str = "
+apiVersion: dunnage.dev/v1alpha1
+kind: StorageBackend
+metadata: {name: subvolumes, uid: 6f1c2a34-0000-4000-8000-000000000005}
+spec: {type: Btrfs, btrfs: {path: /srv/subvolumes, requireMountPoint: true}}
+";
+
 const ATTACH: &str = "
 apiVersion: dunnage.dev/v1alpha1
 kind: StorageBackend
@@ -123,6 +130,7 @@ fn plans_are_those_that_are_recorded() {
         ("directory-one-node", DIRECTORY, &one_node),
         ("directory-two-kubelet-directories", DIRECTORY, &mixed),
         ("loop-file", LOOP_FILE, &two_nodes()),
+        ("btrfs", BTRFS, &two_nodes()),
         ("attach-required", ATTACH, &two_nodes()),
         ("everything", EVERYTHING, &two_nodes()),
     ] {

@@ -5,7 +5,7 @@ packages=(
   runc:runc /usr/lib/cni/bridge:containernetworking-plugins /bin/busybox:busybox-static
   iptables:iptables nft:nftables conntrack:conntrack ipset:ipset socat:socat ethtool:ethtool
   ip:iproute2 modprobe:kmod openssl:openssl nsenter:util-linux losetup:mount pgrep:procps jq:jq
-  mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs gcc:gcc /usr/include/stdio.h:libc6-dev
+  mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs gcc:gcc /usr/include/stdio.h:libc6-dev
 )
 
 at_least() { [[ $(printf '%s\n' "$1" "$2" | sort -V | head -n 1) == "$1" ]]; }

@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::{eventually, must, text};
+use dunnage_host::btrfs::quota;
+use dunnage_host::dir::Dir;
+
+use crate::{Lab, eventually, must, text};
 
 /// A file system to mount. Unmounted when dropped.
 pub struct Disk {
@@ -11,7 +14,17 @@ pub struct Disk {
     options: &'static str,
     /// Options for a copy that is mounted beside this one.
     copy_options: &'static str,
+    /// To be switched on when it is first mounted.
+    quotas: Option<Quotas>,
+    is_btrfs: bool,
     mount_point: Option<PathBuf>,
+}
+
+/// The quotas of a disk with btrfs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quotas {
+    Full,
+    Simple,
 }
 
 impl Disk {
@@ -35,6 +48,7 @@ impl Disk {
         match filesystem {
             "ext4" => Self::make(directory, mebibytes),
             "xfs" => Self::format(directory, mebibytes, &["mkfs.xfs", "-q", "-f"], "loop"),
+            "btrfs" => Self::btrfs(directory, mebibytes),
             other => panic!("no disk with {other}"),
         }
     }
@@ -45,7 +59,16 @@ impl Disk {
         let image = directory.join(name);
         must("cp", &["--sparse=always", text(&self.image), text(&image)]);
         // Both may be mounted at a time, which xfs allows no two file systems of one id.
-        Self { image, options: self.copy_options, copy_options: self.copy_options, mount_point: None }
+        let copy_options = self.copy_options;
+        // The file system on it has what quotas it had.
+        Self {
+            image,
+            options: copy_options,
+            copy_options,
+            quotas: None,
+            is_btrfs: self.is_btrfs,
+            mount_point: None,
+        }
     }
 
     fn format(directory: &Path, mebibytes: u64, mkfs: &[&str], options: &'static str) -> Self {
@@ -53,7 +76,27 @@ impl Disk {
         std::fs::File::create(&image).unwrap().set_len(mebibytes << 20).unwrap();
         must(mkfs[0], &[&mkfs[1..], &[text(&image)]].concat());
         let copy_options = if mkfs[0] == "mkfs.xfs" { "loop,nouuid" } else { "loop" };
-        Self { image, options, copy_options, mount_point: None }
+        let is_btrfs = mkfs[0] == "mkfs.btrfs";
+        Self { image, options, copy_options, quotas: None, is_btrfs, mount_point: None }
+    }
+
+    /// Makes a disk of so many MiB with btrfs and full quotas.
+    pub fn btrfs(directory: &Path, mebibytes: u64) -> Self {
+        let mut disk = Self::btrfs_without_quotas(directory, mebibytes);
+        disk.quotas = Some(Quotas::Full);
+        disk
+    }
+
+    /// Makes a disk of so many MiB with btrfs and simple quotas.
+    pub fn btrfs_with_simple_quotas(directory: &Path, mebibytes: u64) -> Self {
+        let mut disk = Self::btrfs_without_quotas(directory, mebibytes);
+        disk.quotas = Some(Quotas::Simple);
+        disk
+    }
+
+    /// Makes a disk of so many MiB with btrfs, whose quotas are off.
+    pub fn btrfs_without_quotas(directory: &Path, mebibytes: u64) -> Self {
+        Self::format(directory, mebibytes, &["mkfs.btrfs", "-q", "-f"], "loop")
     }
 
     /// Makes a disk of so many MiB with xfs, whose files can share blocks.
@@ -64,6 +107,33 @@ impl Disk {
     pub fn mount(&mut self, at: &Path) {
         must("mount", &["-o", self.options, text(&self.image), text(at)]);
         self.mount_point = Some(at.to_owned());
+        if let Some(quotas) = self.quotas.take() {
+            self.switch_on(quotas);
+        }
+    }
+
+    /// Switches the quotas of the mounted btrfs on.
+    pub fn switch_on(&self, quotas: Quotas) {
+        let at = Dir::open(self.mount_point.as_ref().unwrap()).unwrap();
+        quota::switch_on(&at, quotas == Quotas::Simple).unwrap();
+        eventually("what is there is counted", || {
+            at.sync_filesystem().unwrap();
+            match quota::quotas(&at).unwrap() {
+                quota::Quotas::Full(counts) => counts == quota::Counts::Right,
+                told => told == quota::Quotas::Simple,
+            }
+        });
+    }
+
+    /// Switches them off, and forgets all limits.
+    pub fn switch_off(&self) {
+        quota::switch_off(&Dir::open(self.mount_point.as_ref().unwrap()).unwrap()).unwrap();
+    }
+
+    /// Unmounts it from under a node, which goes.
+    pub fn unmount_of(&mut self, mut lab: Lab) {
+        lab.driver = None;
+        self.unmount();
     }
 
     pub fn unmount(&mut self) {
@@ -73,6 +143,10 @@ impl Disk {
                 Command::new("umount").arg(at).output().is_ok_and(|output| output.status.success())
             });
             self.mount_point = None;
+            if self.is_btrfs {
+                // Older kernels remember it, and then refuse an earlier copy.
+                let _ = Command::new("btrfs").args(["device", "scan", "--forget"]).output();
+            }
         }
     }
 }

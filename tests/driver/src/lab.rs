@@ -19,11 +19,13 @@ use dunnage_driver::id::PoolId;
 use dunnage_driver::node::{Config, Driver};
 use dunnage_driver::steps::Steps;
 use dunnage_driver::{EngineKind, Overcommit, Reserve};
+use dunnage_host::btrfs::is_btrfs;
+use dunnage_host::dir::Dir;
 use dunnage_host::mountinfo;
 use tempfile::TempDir;
 use tonic::{Request, Status};
 
-use crate::{must, text};
+use crate::{Disk, must, text};
 
 pub const DRIVER: &str = "local.csi.dunnage.dev";
 pub const NODE: &str = "node-1";
@@ -39,6 +41,10 @@ pub struct Lab {
     pub directory: TempDir,
     pub config: Config,
     pub driver: Option<Driver>,
+    /// What the pool lies on, where the engine takes no other file system.
+    pub disk: Option<Disk>,
+    /// Where that disk lies, so that it is fast.
+    memory: Option<TempDir>,
 }
 
 impl Lab {
@@ -78,9 +84,20 @@ impl Lab {
         std::fs::create_dir_all(&config.pool_path).unwrap();
         std::fs::create_dir_all(config.kubelet_dir.join("plugins")).unwrap();
         std::fs::create_dir_all(config.kubelet_dir.join("pods")).unwrap();
-        let mut lab = Self { directory, config, driver: None };
+        let mut lab = Self { directory, config, driver: None, disk: None, memory: None };
+        if engine == EngineKind::Btrfs && !is_btrfs(&Dir::open(&lab.config.pool_path).unwrap()).unwrap() {
+            lab.mount_disk(|directory| Disk::btrfs(directory, 2048));
+        }
         lab.restart();
         lab
+    }
+
+    /// Gives the pool a disk of its own in memory.
+    fn mount_disk(&mut self, make: impl FnOnce(&Path) -> Disk) {
+        let memory = tempfile::Builder::new().prefix("dunnage-driver-").tempdir_in("/dev/shm").unwrap();
+        let mut disk = make(memory.path());
+        disk.mount(&self.config.pool_path);
+        (self.disk, self.memory) = (Some(disk), Some(memory));
     }
 
     pub fn driver(&self) -> &Driver {
@@ -356,6 +373,8 @@ impl Drop for Lab {
     fn drop(&mut self) {
         self.driver = None;
         self.clear();
+        // Before the directory that it is mounted in.
+        self.disk = None;
     }
 }
 

@@ -13,7 +13,7 @@ mod snapshots;
 
 pub use call::{block, block_as, mount, mount_as};
 pub use certificates::Authority;
-pub use disk::Disk;
+pub use disk::{Disk, Quotas};
 pub use inline::{id_in_pool, inline_id};
 pub use kill::Killer;
 pub use lab::{BACKEND, DRIVER, Lab, NODE, POOL, eventually, free_address, grows_ext4_mounted, pool_id};

@@ -167,6 +167,11 @@ async fn a_storm_of_calls_on_directories_is_answered_as_the_specification_allows
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_storm_of_calls_on_subvolumes_is_answered_as_the_specification_allows() {
+    storm(EngineKind::Btrfs).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_storm_of_calls_on_loop_files_is_answered_as_the_specification_allows() {
     storm(EngineKind::LoopFile).await;
 }

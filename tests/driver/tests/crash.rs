@@ -168,6 +168,13 @@ async fn a_directory_volume_survives_a_kill_at_any_step() {
 }
 
 #[tokio::test]
+async fn a_subvolume_survives_a_kill_at_any_step() {
+    Life { engine: EngineKind::Btrfs, bytes: 16 * MIB, fs_type: "", block: false, parameters: &[] }
+        .die_everywhere(18)
+        .await;
+}
+
+#[tokio::test]
 async fn an_ext4_image_survives_a_kill_at_any_step() {
     Life { engine: EngineKind::LoopFile, bytes: 16 * MIB, fs_type: "", block: false, parameters: &[] }
         .die_everywhere(30)

@@ -10,8 +10,9 @@ use tonic::Code;
 
 const MIB: i64 = 1 << 20;
 
-const ALL: [(EngineKind, &str, i64); 4] = [
+const ALL: [(EngineKind, &str, i64); 5] = [
     (EngineKind::Directory, "", 16 * MIB),
+    (EngineKind::Btrfs, "", 16 * MIB),
     (EngineKind::LoopFile, "ext4", 64 * MIB),
     (EngineKind::LoopFile, "xfs", 300 * MIB),
     (EngineKind::LoopFile, "btrfs", 128 * MIB),

@@ -35,9 +35,15 @@ async fn ids_that_are_paths_name_no_volume() {
 
 #[tokio::test]
 async fn a_pods_links_never_lead_out() {
-    let lab = Lab::new(EngineKind::Directory);
+    for engine in [EngineKind::Directory, EngineKind::Btrfs] {
+        a_pods_links_never_lead_out_of(engine).await;
+    }
+}
+
+async fn a_pods_links_never_lead_out_of(engine: EngineKind) {
+    let lab = Lab::new(engine);
     let outside = tempfile_outside(&lab);
-    let volume = lab.create("pvc-1", MIB, mount("")).await.unwrap();
+    let volume = lab.create("pvc-1", 16 * MIB, mount("")).await.unwrap();
     let id = &volume.volume_id;
     let target = lab.to_pod(id, "pod-1", mount("")).await;
     // What a pod can do in its volume.
@@ -56,7 +62,9 @@ async fn a_pods_links_never_lead_out() {
 
 #[tokio::test]
 async fn a_volume_whose_parts_were_replaced_by_links_is_not_followed() {
-    for (engine, part) in [(EngineKind::Directory, "data"), (EngineKind::LoopFile, "image")] {
+    for (engine, part) in
+        [(EngineKind::Directory, "data"), (EngineKind::LoopFile, "image"), (EngineKind::Btrfs, "data")]
+    {
         let lab = Lab::new(engine);
         let outside = tempfile_outside(&lab);
         let id = lab.create("pvc-1", 16 * MIB, mount("")).await.unwrap().volume_id;
@@ -115,12 +123,15 @@ async fn targets_lie_below_kubelets_directory_and_behind_no_link() {
 
 #[tokio::test]
 async fn what_cannot_be_had_is_refused_by_name() {
-    let cases: [(EngineKind, VolumeCapability, i64, Code, &str); 9] = [
+    let cases: [(EngineKind, VolumeCapability, i64, Code, &str); 12] = [
         (EngineKind::Directory, mount("ext4"), MIB, Code::InvalidArgument, "LoopFile"),
         (EngineKind::LoopFile, mount("zfs"), 16 * MIB, Code::InvalidArgument, "ext4 or xfs or btrfs"),
         (EngineKind::LoopFile, mount("xfs"), 100 * MIB, Code::OutOfRange, "300 MiB"),
         (EngineKind::LoopFile, mount(""), MIB, Code::OutOfRange, "16 MiB"),
         (EngineKind::Directory, block(), 16 * MIB, Code::InvalidArgument, "volumeMode Filesystem"),
+        (EngineKind::Btrfs, block(), 16 * MIB, Code::InvalidArgument, "volumeMode Filesystem"),
+        (EngineKind::Btrfs, mount("btrfs"), 16 * MIB, Code::InvalidArgument, "LoopFile"),
+        (EngineKind::Btrfs, mount(""), MIB, Code::OutOfRange, "16 MiB"),
         (
             EngineKind::Directory,
             mount_as("", &[], Mode::MultiNodeMultiWriter),
@@ -161,8 +172,14 @@ async fn what_cannot_be_had_is_refused_by_name() {
 
 #[tokio::test]
 async fn a_deep_tree_of_a_pod_is_deleted() {
-    let lab = Lab::new(EngineKind::Directory);
-    let id = lab.create("pvc-1", MIB, mount("")).await.unwrap().volume_id;
+    for engine in [EngineKind::Directory, EngineKind::Btrfs] {
+        a_deep_tree_in(engine).await;
+    }
+}
+
+async fn a_deep_tree_in(engine: EngineKind) {
+    let lab = Lab::new(engine);
+    let id = lab.create("pvc-1", 16 * MIB, mount("")).await.unwrap().volume_id;
     let mut path = lab.volume_dir(&id).join("data");
     for _ in 0..30 {
         path.push("x".repeat(100));

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use dunnage_driver::EngineKind;
-use dunnage_tests_driver::{Disk, Lab, mount, pool_id};
+use dunnage_tests_driver::{Disk, Lab, from_snapshot, mount, pool_id};
 
 const MIB: i64 = 1 << 20;
 
@@ -35,35 +35,50 @@ async fn a_volume_that_was_acknowledged_and_data_that_were_unstaged_survive_it()
         (EngineKind::LoopFile, "xfs", 320 * MIB),
     ] {
         for pool_on in ["ext4", "xfs"] {
-            let scratch = tempfile::tempdir().unwrap();
-            let what = format!("{engine:?} {fs_type} on {pool_on}");
-            let mut disk = Disk::of(scratch.path(), 500, pool_on);
-            let first = node_on(&mut disk, engine);
-            first.driver().init_pool(&pool_id(), &first.config.backend_uid).unwrap();
-            let id = first.create("pvc-1", bytes, mount(fs_type)).await.unwrap().volume_id;
-
-            let mut made = disk.copy_without_what_is_unsynced(scratch.path(), "made");
-            let after_create = node_on(&mut made, engine);
-            let again = after_create.create("pvc-1", bytes, mount(fs_type)).await.unwrap();
-            assert_eq!(again.volume_id, id, "{what}");
-            publish(&after_create, &id, fs_type).await;
-            unpublish(&after_create, &id).await;
-            drop((after_create, made));
-
-            let at = publish(&first, &id, fs_type).await;
-            fs::create_dir(at.join("folder")).unwrap();
-            let data: Vec<u8> =
-                (0..3_000_000_u32).map(|number| u8::try_from(number % 251).unwrap()).collect();
-            fs::write(at.join("folder/file"), &data).unwrap();
-            unpublish(&first, &id).await;
-
-            let mut written = disk.copy_without_what_is_unsynced(scratch.path(), "written");
-            let after_unstage = node_on(&mut written, engine);
-            let at = publish(&after_unstage, &id, fs_type).await;
-            assert!(fs::read(at.join("folder/file")).unwrap() == data, "{what}: the data differ");
-            unpublish(&after_unstage, &id).await;
-            drop((after_unstage, written));
-            drop((first, disk));
+            survive(engine, fs_type, bytes, pool_on).await;
         }
     }
+    survive(EngineKind::Btrfs, "", 16 * MIB, "btrfs").await;
+}
+
+async fn survive(engine: EngineKind, fs_type: &str, bytes: i64, pool_on: &str) {
+    let scratch = tempfile::tempdir().unwrap();
+    let what = format!("{engine:?} {fs_type} on {pool_on}");
+    let mut disk = Disk::of(scratch.path(), 1000, pool_on);
+    let first = node_on(&mut disk, engine);
+    first.driver().init_pool(&pool_id(), &first.config.backend_uid).unwrap();
+    let id = first.create("pvc-1", bytes, mount(fs_type)).await.unwrap().volume_id;
+    let mut made = disk.copy_without_what_is_unsynced(scratch.path(), "made");
+
+    let at = publish(&first, &id, fs_type).await;
+    fs::create_dir(at.join("folder")).unwrap();
+    let data: Vec<u8> = (0..3_000_000_u32).map(|number| u8::try_from(number % 251).unwrap()).collect();
+    fs::write(at.join("folder/file"), &data).unwrap();
+    unpublish(&first, &id).await;
+    let mut written = disk.copy_without_what_is_unsynced(scratch.path(), "written");
+    let snapshot = first.snapshot("snap-1", &id).await.unwrap().snapshot_id;
+    let mut taken = disk.copy_without_what_is_unsynced(scratch.path(), "taken");
+    // One after the other: not every kernel takes two btrfs of one id.
+    disk.unmount_of(first);
+
+    let after_create = node_on(&mut made, engine);
+    let again = after_create.create("pvc-1", bytes, mount(fs_type)).await.unwrap();
+    assert_eq!(again.volume_id, id, "{what}");
+    publish(&after_create, &id, fs_type).await;
+    unpublish(&after_create, &id).await;
+    made.unmount_of(after_create);
+
+    let after_unstage = node_on(&mut written, engine);
+    let at = publish(&after_unstage, &id, fs_type).await;
+    assert!(fs::read(at.join("folder/file")).unwrap() == data, "{what}: the data differ");
+    unpublish(&after_unstage, &id).await;
+    written.unmount_of(after_unstage);
+
+    let after_snapshot = node_on(&mut taken, engine);
+    let restored = after_snapshot.create_from(from_snapshot(&snapshot), "pvc-2", bytes, mount(fs_type));
+    let id = restored.await.unwrap().volume_id;
+    let at = publish(&after_snapshot, &id, fs_type).await;
+    assert!(fs::read(at.join("folder/file")).unwrap() == data, "{what}: the snapshot's data differ");
+    unpublish(&after_snapshot, &id).await;
+    taken.unmount_of(after_snapshot);
 }

@@ -53,6 +53,16 @@ async fn directory_with_attach_is_sane() {
 }
 
 #[tokio::test]
+async fn btrfs_is_sane() {
+    sanity(EngineKind::Btrfs, Expected::NoAttach, false).await;
+}
+
+#[tokio::test]
+async fn btrfs_with_attach_is_sane() {
+    sanity(EngineKind::Btrfs, Expected::Attach, false).await;
+}
+
+#[tokio::test]
 async fn loop_file_is_sane() {
     sanity(EngineKind::LoopFile, Expected::NoAttach, false).await;
 }

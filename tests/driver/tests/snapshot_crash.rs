@@ -159,6 +159,15 @@ async fn a_snapshot_of_a_directory_survives_a_kill_at_any_step() {
 }
 
 #[tokio::test]
+async fn a_snapshot_of_a_subvolume_survives_a_kill_at_any_step() {
+    for disk in [Disk::btrfs, Disk::btrfs_with_simple_quotas] {
+        Life { engine: EngineKind::Btrfs, bytes: 16 * MIB, fs_type: "", disk }
+            .die_everywhere(&SNAPSHOT)
+            .await;
+    }
+}
+
+#[tokio::test]
 async fn a_snapshot_of_an_ext4_image_survives_a_kill_at_any_step() {
     let wanted = [&SNAPSHOT[..], &IMAGE, &["file system grown"]].concat();
     Life { engine: EngineKind::LoopFile, bytes: 16 * MIB, fs_type: "ext4", disk: Disk::make }
@@ -226,7 +235,7 @@ async fn what_others_froze_is_copied_and_stays_frozen() {
 
 #[tokio::test]
 async fn half_a_snapshot_is_gone_after_a_start() {
-    for (engine, step) in [(EngineKind::Directory, 1), (EngineKind::LoopFile, 1)] {
+    for (engine, step) in [(EngineKind::Directory, 1), (EngineKind::LoopFile, 1), (EngineKind::Btrfs, 1)] {
         let mut lab = Lab::new(engine);
         let id = lab.create("pvc-1", 16 * MIB, mount("")).await.unwrap().volume_id;
         lab.config.steps = Killer::at(step).steps();

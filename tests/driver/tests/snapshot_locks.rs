@@ -46,7 +46,11 @@ fn code<T>(answer: Result<T, Status>) -> Code {
 
 #[tokio::test]
 async fn a_volume_being_copied_is_kept_and_goes_on_serving_its_pods() {
-    for (engine, restage) in [(EngineKind::Directory, Code::Ok), (EngineKind::LoopFile, Code::Aborted)] {
+    for (engine, restage) in [
+        (EngineKind::Directory, Code::Ok),
+        (EngineKind::Btrfs, Code::Ok),
+        (EngineKind::LoopFile, Code::Aborted),
+    ] {
         let mut lab = Lab::new(engine);
         let id = lab.create("pvc-1", 16 * MIB, mount("")).await.unwrap().volume_id;
         lab.stage(&id, mount("")).await.unwrap();
@@ -80,7 +84,7 @@ async fn a_volume_being_copied_is_kept_and_goes_on_serving_its_pods() {
 
 #[tokio::test]
 async fn a_snapshot_being_restored_is_kept_and_serves_others_at_once() {
-    for engine in [EngineKind::Directory, EngineKind::LoopFile] {
+    for engine in [EngineKind::Directory, EngineKind::LoopFile, EngineKind::Btrfs] {
         let mut lab = Lab::new(engine);
         let id = lab.create("pvc-1", 16 * MIB, mount("")).await.unwrap().volume_id;
         let snapshot = lab.snapshot("snap-1", &id).await.unwrap().snapshot_id;

@@ -175,6 +175,7 @@ async fn an_image_in_use_is_shared_frozen_where_blocks_can_be() {
 async fn a_clone_stands_beside_its_source_and_outlives_it() {
     for (engine, fs_type, bytes) in [
         (EngineKind::Directory, "", 16 * MIB),
+        (EngineKind::Btrfs, "", 16 * MIB),
         (EngineKind::LoopFile, "ext4", 16 * MIB),
         (EngineKind::LoopFile, "xfs", 300 * MIB),
     ] {
@@ -228,11 +229,17 @@ async fn a_snapshot_of_an_image_at_rest_and_of_one_never_used() {
 
 #[tokio::test]
 async fn a_tree_with_every_kind_of_file_is_restored_as_it_was() {
-    let lab = Lab::new(EngineKind::Directory);
+    for (engine, source) in [(EngineKind::Directory, "inUse"), (EngineKind::Btrfs, "attached")] {
+        a_tree_is_restored_as_it_was(engine, source).await;
+    }
+}
+
+async fn a_tree_is_restored_as_it_was(engine: EngineKind, source: &str) {
+    let lab = Lab::new(engine);
     let outside = lab.root().join("outside");
     std::fs::create_dir(&outside).unwrap();
     std::fs::write(outside.join("precious"), "x").unwrap();
-    let id = lab.create("pvc-1", MIB, mount("")).await.unwrap().volume_id;
+    let id = lab.create("pvc-1", 16 * MIB, mount("")).await.unwrap().volume_id;
     let target = publish(&lab, &id, "").await;
     let script = r#"
         set -e
@@ -246,12 +253,13 @@ async fn a_tree_with_every_kind_of_file_is_restored_as_it_was() {
     shell(script, &target, &outside);
     let snapshot = lab.snapshot("snap-1", &id).await.unwrap().snapshot_id;
     let text = record(&lab, &snapshot);
-    assert!(text.contains(r#""source":"inUse""#), "{text}");
+    assert!(text.contains(&format!(r#""source":"{source}""#)), "{text}");
     let list = "find . -printf '%P|%y|%m|%U:%G|%s|%l|%n|%T@\n' | grep -v '^|' | sort; find . -type f -exec md5sum {} + | sort";
     let before = shell(list, &target, &outside);
     std::fs::write(target.join("plain"), "changed").unwrap();
     remove(&lab, &id).await;
-    let made = lab.create_from(from_snapshot(&snapshot), "pvc-2", MIB, mount("")).await.unwrap().volume_id;
+    let made =
+        lab.create_from(from_snapshot(&snapshot), "pvc-2", 16 * MIB, mount("")).await.unwrap().volume_id;
     let copy = publish(&lab, &made, "").await;
     assert_eq!(before, shell(list, &copy, &outside));
     let blocks = std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(copy.join("sparse")).unwrap());

@@ -40,6 +40,7 @@ async fn remove(lab: &Lab, id: &str) {
 async fn data_survive_a_restart_and_a_power_cut() {
     for (engine, fs_type, bytes) in [
         (EngineKind::Directory, "", 16 * MIB),
+        (EngineKind::Btrfs, "", 16 * MIB),
         (EngineKind::LoopFile, "ext4", 16 * MIB),
         (EngineKind::LoopFile, "xfs", 300 * MIB),
         (EngineKind::LoopFile, "btrfs", 128 * MIB),
@@ -144,7 +145,7 @@ async fn a_directory_volumes_stats_are_its_own() {
 
 #[tokio::test]
 async fn a_read_only_publish_is_read_only_and_the_others_are_not() {
-    for engine in [EngineKind::Directory, EngineKind::LoopFile] {
+    for engine in [EngineKind::Directory, EngineKind::LoopFile, EngineKind::Btrfs] {
         let lab = Lab::new(engine);
         let (id, target) = volume(&lab, 16 * MIB, "").await;
         let other = lab.target("pod-2");
@@ -164,7 +165,7 @@ async fn a_read_only_publish_is_read_only_and_the_others_are_not() {
 
 #[tokio::test]
 async fn a_volume_for_one_pod_has_one_pod() {
-    for engine in [EngineKind::Directory, EngineKind::LoopFile] {
+    for engine in [EngineKind::Directory, EngineKind::LoopFile, EngineKind::Btrfs] {
         let lab = Lab::new(engine);
         let single = || mount_as("", &[], Mode::SingleNodeSingleWriter);
         let id = lab.create("pvc-1", 16 * MIB, single()).await.unwrap().volume_id;
@@ -181,7 +182,7 @@ async fn a_volume_for_one_pod_has_one_pod() {
 
 #[tokio::test]
 async fn several_pods_share_a_volume_and_its_last_use_is_the_last() {
-    for engine in [EngineKind::Directory, EngineKind::LoopFile] {
+    for engine in [EngineKind::Directory, EngineKind::LoopFile, EngineKind::Btrfs] {
         let lab = Lab::new(engine);
         let (id, target) = volume(&lab, 16 * MIB, "").await;
         let others = [lab.target("pod-2"), lab.target("pod-3")];
@@ -220,7 +221,7 @@ async fn a_mount_of_a_copy_of_the_volume_does_not_count() {
 /// Kubelet binds parts of a volume for `subPath`, and publishes again after its own restart.
 #[tokio::test]
 async fn a_sub_path_is_no_second_pod_but_keeps_the_volume() {
-    for engine in [EngineKind::Directory, EngineKind::LoopFile] {
+    for engine in [EngineKind::Directory, EngineKind::LoopFile, EngineKind::Btrfs] {
         let lab = Lab::new(engine);
         let single = || mount_as("", &[], Mode::SingleNodeSingleWriter);
         let id = lab.create("pvc-1", 16 * MIB, single()).await.unwrap().volume_id;
@@ -241,7 +242,7 @@ async fn a_sub_path_is_no_second_pod_but_keeps_the_volume() {
 
 #[tokio::test]
 async fn a_volume_in_use_is_not_deleted() {
-    for engine in [EngineKind::Directory, EngineKind::LoopFile] {
+    for engine in [EngineKind::Directory, EngineKind::LoopFile, EngineKind::Btrfs] {
         let lab = Lab::new(engine);
         let (id, _) = volume(&lab, 16 * MIB, "").await;
         let status = lab.delete(&id).await.unwrap_err();

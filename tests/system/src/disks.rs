@@ -9,12 +9,25 @@ pub struct Disks {
 }
 
 impl Disks {
-    /// Makes and mounts them.
+    /// Makes and mounts them, with ext4.
     pub fn new(path: &'static str, name: &str, size: &str) -> Self {
+        Self::make(path, name, size, "mkfs.ext4 -q -F")
+    }
+
+    /// Makes and mounts them, with btrfs whose full quotas are on.
+    pub fn btrfs(path: &'static str, name: &str, size: &str) -> Self {
+        let disks = Self::make(path, name, size, "mkfs.btrfs -q -f");
+        for node in Node::both() {
+            node.shell(&format!("btrfs quota enable {path} && btrfs quota rescan -w {path}"));
+        }
+        disks
+    }
+
+    fn make(path: &'static str, name: &str, size: &str, mkfs: &str) -> Self {
         let disks = Self { path, image: format!("/var/lib/dunnage/{name}.disk") };
         for node in Node::both() {
             node.shell(&format!(
-                "mkdir -p {path} && truncate -s {size} {image} && mkfs.ext4 -q -F {image}",
+                "mkdir -p {path} && truncate -s {size} {image} && {mkfs} {image}",
                 image = disks.image
             ));
             disks.mount(&node);

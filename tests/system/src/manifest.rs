@@ -2,21 +2,17 @@
 
 /// A backend of one type with its pool at `path`; `extra` is added to the spec.
 pub fn backend(name: &str, kind: &str, path: &str, extra: &str) -> String {
-    let member = match kind {
-        "Directory" => "directory",
-        "LoopFile" => "loopFile",
-        other => panic!("no such type: {other}"),
-    };
-    format!(
-        "apiVersion: dunnage.dev/v1alpha1\nkind: StorageBackend\nmetadata: {{name: {name}}}\n\
-         spec:\n  type: {kind}\n  {member}: {{path: {path}}}\n{}",
-        indented(extra)
-    )
+    backend_with(name, kind, &format!("path: {path}"), extra)
 }
 
 /// As [`backend`], with further fields in the type's member.
 pub fn backend_with(name: &str, kind: &str, member_fields: &str, extra: &str) -> String {
-    let member = if kind == "Directory" { "directory" } else { "loopFile" };
+    let member = match kind {
+        "Directory" => "directory",
+        "LoopFile" => "loopFile",
+        "Btrfs" => "btrfs",
+        other => panic!("no such type: {other}"),
+    };
     format!(
         "apiVersion: dunnage.dev/v1alpha1\nkind: StorageBackend\nmetadata: {{name: {name}}}\n\
          spec:\n  type: {kind}\n  {member}: {{{member_fields}}}\n{}",

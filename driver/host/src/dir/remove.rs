@@ -8,13 +8,15 @@ use rustix::fs::{AtFlags, renameat, unlinkat};
 use rustix::io::Errno;
 
 use super::{Dir, Mounts};
+use crate::btrfs;
 use crate::error::{Result, failed};
 
 /// Deeper directories are first moved up, so that neither the stack nor the open files grow with the tree.
 const DEPTH: usize = 32;
 
 impl Dir {
-    /// Removes an entry and all below it. Symlinks are removed, never followed; a mount is an error.
+    /// Removes an entry and all below it. Symlinks are removed, never followed; a mount is an error. A subvolume of btrfs
+    /// goes as a whole, for one that is read-only cannot be emptied.
     pub fn remove_tree(&self, name: &str) -> Result<()> {
         let mut moved = 0;
         remove(self, OsStr::new(name), self, name, DEPTH, &mut moved)?;
@@ -64,6 +66,11 @@ fn remove(
         }
     }
     let dir = parent.dir(Path::new(name), Mounts::Refuse)?;
+    if let Some(subvolume) = btrfs::subvolume_at(&dir)? {
+        // While it is open, none of its space comes back.
+        drop(dir);
+        return btrfs::destroy(parent, subvolume);
+    }
     loop {
         let removed = empty(&dir, top, top_name, depth - 1, moved)?;
         match unlinkat(parent, name, AtFlags::REMOVEDIR) {

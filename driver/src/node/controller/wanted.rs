@@ -116,6 +116,7 @@ pub(in crate::node) fn same_content(record: &Record, asked: Content) -> Result<(
     }
     let name = |content| match content {
         Content::Directory => "a directory",
+        Content::Subvolume => "a subvolume",
         Content::Image { fs_type, .. } => fs_type.name(),
         Content::Block { .. } => "a block device",
     };

@@ -1,6 +1,7 @@
 //! The main job for each engine: a claim, a pod that writes, the data after the pod, and nothing left at the end.
 
 use dunnage_tests_system::cluster::{apply, eventually, get, kubectl, list, try_kubectl};
+use dunnage_tests_system::disks::Disks;
 use dunnage_tests_system::manifest::{backend, backend_with, claim, pod};
 use dunnage_tests_system::storage::{Namespace, remove_backend, volume_directory, wait_ready, word};
 
@@ -92,6 +93,15 @@ fn a_loop_file_claim_with_xfs_is_bound_keeps_its_data_and_leaves_nothing() {
     let name = "main-xfs";
     let manifest = backend_with(name, "LoopFile", &format!("path: {pool}, fsType: xfs"), "");
     main_job(name, "LoopFile", &manifest, pool, Some("xfs"));
+}
+
+#[test]
+fn a_btrfs_claim_is_bound_keeps_its_data_and_leaves_nothing() {
+    let (name, pool) = ("main-btrfs", "/var/lib/dunnage/main-btrfs");
+    let disks = Disks::btrfs(pool, name, "1G");
+    let manifest = backend_with(name, "Btrfs", &format!("path: {pool}, requireMountPoint: true"), "");
+    main_job(name, "Btrfs", &manifest, pool, None);
+    disks.remove();
 }
 
 #[test]
