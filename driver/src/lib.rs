@@ -2,6 +2,7 @@
 
 mod advertised;
 mod capability;
+mod copies;
 pub mod doctor;
 mod engine;
 pub mod error;
@@ -18,6 +19,7 @@ mod status;
 pub mod steps;
 mod store;
 
+pub use copies::{CopySettings, Rate};
 pub use engine::EngineKind;
 pub use overcommit::Overcommit;
 pub use status::chain;

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Response, Status};
 use tracing::{Span, debug, error, warn};
 
+use crate::copies::CopySettings;
 use crate::engine::{Engine, EngineKind};
 use crate::error::{Error, Result};
 use crate::id::{PoolId, SnapshotId, VolumeId};
@@ -23,6 +24,7 @@ use crate::store::Store;
 
 mod agent;
 mod controller;
+mod copies;
 mod identity;
 mod metrics;
 mod mounts;
@@ -30,6 +32,7 @@ mod serve;
 
 pub use agent::AgentService;
 pub use controller::ControllerService;
+pub use copies::CopiesService;
 pub use identity::IdentityService;
 pub use mounts::NodeService;
 pub use serve::{ServeConfig, ServeError, serve};
@@ -55,6 +58,8 @@ pub struct Config {
     pub steps: Steps,
     /// How much more than there is sparse volumes may promise.
     pub overcommit: Overcommit,
+    /// How copies from and to other pools go.
+    pub copies: CopySettings,
 }
 
 /// The driver. Clones are the same driver.
@@ -67,6 +72,7 @@ struct Inner {
     engine: Arc<dyn Engine>,
     pool: Pool,
     locks: Locks,
+    copies: copies::Copies,
     /// The reason of the fence, while there is one.
     fence: Mutex<Option<String>>,
     changed: Changed,
@@ -84,11 +90,13 @@ impl Driver {
         };
         let pool = Pool::new(settings, Arc::clone(&engine), changed.clone(), config.steps.clone());
         pool.refresh();
+        let copies = copies::Copies::new(config.copies);
         Self(Arc::new(Inner {
             config,
             engine,
             pool,
             locks: Locks::default(),
+            copies,
             fence: Mutex::default(),
             changed,
         }))
@@ -108,6 +116,11 @@ impl Driver {
 
     pub fn agent(&self, stop: CancellationToken) -> AgentService {
         AgentService::new(self.clone(), stop)
+    }
+
+    /// The service for agents of other nodes, until the stop.
+    pub fn copies_service(&self, stop: CancellationToken) -> CopiesService {
+        CopiesService::new(self.clone(), stop)
     }
 
     /// Makes the empty path this pool; does nothing when it is. Blocks.

@@ -7,14 +7,16 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use dunnage_host::dir::{Dir, Mounts};
+use dunnage_host::dir::{Dir, Mounts, TreeReceiver};
 use dunnage_host::mount::{Place, on_filesystem};
 use dunnage_host::mountinfo::{self, Mount};
 use dunnage_host::space::Space;
+use dunnage_host::stream::{Position, Receive, Sink};
 use dunnage_host::usage::{Usage, measure};
 use tracing::debug;
 
 use crate::capability::Capability;
+use crate::copies::Stop;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::id::VolumeId;
@@ -257,6 +259,14 @@ impl Engine for Directory {
 
     fn finish_copy(&self, _: &Dir, _: &Record) -> Result<()> {
         Ok(())
+    }
+
+    fn send(&self, dir: &Dir, sink: &mut dyn Sink<Error = Stop>) -> std::result::Result<(), Stop> {
+        dir.dir(DATA, Mounts::Refuse)?.send_tree(sink)
+    }
+
+    fn receive(&self, dir: &Dir, at: &Position) -> Result<Box<dyn Receive>> {
+        Ok(Box::new(TreeReceiver::new(dir, DATA, at)?))
     }
 
     fn stages_data(&self) -> bool {

@@ -57,6 +57,7 @@ impl Driver {
             pool.backend_uid = marker.backend_uid;
         }
         let (mut volumes, mut snapshots) = (Vec::new(), Vec::new());
+        let mut arriving = Vec::new();
         let mut filesystem = String::new();
         if let Some(store) = store {
             match store.space().and_then(|space| Ok((space, store.available()?, store.filesystem()?))) {
@@ -75,6 +76,7 @@ impl Driver {
             }
             volumes = store.records().into_iter().map(volume).collect();
             snapshots = store.snapshots().into_iter().map(snapshot).collect();
+            arriving = self.arriving(&store).iter().map(ToString::to_string).collect();
         }
         DescribeResponse {
             node: config.node_id.clone(),
@@ -85,6 +87,7 @@ impl Driver {
             kernel: dunnage_host::kernel_release(),
             filesystem,
             snapshots,
+            arriving_volume_ids: arriving,
         }
     }
 

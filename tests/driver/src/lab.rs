@@ -18,7 +18,7 @@ use dunnage_csi::v1::{
 use dunnage_driver::id::PoolId;
 use dunnage_driver::node::{Config, Driver};
 use dunnage_driver::steps::Steps;
-use dunnage_driver::{EngineKind, Overcommit};
+use dunnage_driver::{CopySettings, EngineKind, Overcommit};
 use dunnage_host::mountinfo;
 use tempfile::TempDir;
 use tonic::{Request, Status};
@@ -72,6 +72,7 @@ impl Lab {
             kubelet_dir: root.join("kubelet"),
             steps: Steps::default(),
             overcommit: Overcommit::default(),
+            copies: CopySettings::default(),
         };
         change(&mut config);
         std::fs::create_dir_all(&config.pool_path).unwrap();

@@ -29,6 +29,7 @@ pub(super) async fn watch(driver: Driver, stop: CancellationToken) {
         let looked = tokio::task::spawn_blocking(move || {
             if let (_, Some(store)) = looking.0.pool.refresh() {
                 looking.engine().tick(&store);
+                looking.sweep_copies(&store);
             }
         })
         .await;
