@@ -173,17 +173,17 @@ impl Driver {
         let cannot = |why: String| Error::Precondition(format!("a volume cannot be made from {from}: {why}"));
         let content: Content = serde_json::from_str(&head.content)
             .map_err(|_| cannot(format!("this agent does not know such data: {}", head.content)))?;
-        let capacity_bytes =
-            choose(at_least(head.volume_bytes, wanted.range)?, self.engine().sizes(wanted.content))?;
-        let record = Record {
+        let mut record = Record {
             id: id.clone(),
             name: wanted.name.clone(),
-            capacity_bytes,
+            capacity_bytes: head.volume_bytes,
             content: content.allocated(wanted.content.allocation()),
             published_node: None,
             source,
         };
         wanted.check_content(&record).map_err(|error| cannot(error.to_string()))?;
+        let range = at_least(head.volume_bytes, wanted.range)?;
+        record.capacity_bytes = choose(range, self.engine().sizes(wanted.content))?;
         Ok(record)
     }
 }

@@ -203,7 +203,8 @@ async fn a_tree_comes_to_another_pool_with_everything_it_has() {
         let made = provision(&cluster, &wanted(&cluster, name, source, false)).await.unwrap();
         let to = data(TARGET, &made.volume_id);
         // Everything that tar knows of: names, contents, owners, modes, times, links and attributes.
-        let all = "tar --xattrs --xattrs-include='*' --sort=name --sparse -cf - . | sha256sum";
+        let all = "tar --format=posix --pax-option='exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime' --xattrs \
+                   --xattrs-include='*' --acls --sort=name --sparse -cf - . | sha256sum";
         assert_eq!(run(&from, all), run(&to, all));
         let mut value = [0; 8];
         let size = getxattr(to.join("sub/again"), "user.note", &mut value).unwrap();
