@@ -56,7 +56,7 @@ detach_loops() {
 
 # Ready must be news of this start: an object from before a power loss still says Ready.
 node_is_ready() {
-  local ready heartbeat
+  local ready='' heartbeat=''
   read -r ready heartbeat < <(kubectl get node "n$1" -o jsonpath='{range .status.conditions[?(@.type=="Ready")]}{.status} {.lastHeartbeatTime}{"\n"}{end}')
   [[ $ready == True && $(date -d "$heartbeat" +%s) -ge $(cat "$state/nodes/n$1/started") ]]
 }
