@@ -2,8 +2,8 @@
 
 use std::str::FromStr;
 
-use dunnage_csi::agent::{self, CopyHint};
-use dunnage_csi::metadata::{COPY, UNWANTED};
+use dunnage_csi::agent;
+use dunnage_csi::metadata::UNWANTED;
 use dunnage_csi::v1::controller_client::ControllerClient;
 use dunnage_csi::v1::controller_server::Controller;
 use dunnage_csi::v1::{
@@ -18,14 +18,12 @@ use dunnage_csi::v1::{
     ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse, Volume, list_volumes_response,
 };
 use futures::future::join_all;
-use prost::Message as _;
-use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 use tracing::{info, instrument, warn};
 
 use super::choose::{self, CrossPool, choose};
-use super::forward::{Deadline, Forward};
+use super::forward::{Deadline, Forward, tell};
 use super::index::Holder;
 use crate::advertised;
 use crate::error::{Error, Result};
@@ -264,16 +262,6 @@ fn add(a: GetCapacityResponse, b: GetCapacityResponse) -> GetCapacityResponse {
         available_capacity: a.available_capacity.saturating_add(b.available_capacity),
         maximum_volume_size: Some(largest(&a).max(largest(&b))),
         minimum_volume_size: smallest,
-    }
-}
-
-/// What an agent must know beside the request.
-fn tell(metadata: &mut MetadataMap, hint: Option<CopyHint>, unwanted: bool) {
-    if let Some(hint) = hint {
-        metadata.insert_bin(COPY, MetadataValue::from_bytes(&hint.encode_to_vec()));
-    }
-    if unwanted {
-        metadata.insert(UNWANTED, MetadataValue::from_static("true"));
     }
 }
 

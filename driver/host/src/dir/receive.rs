@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, linkat, makedev, mkdirat, mknodat, symlinkat, syncfs, unlinkat,
+    AtFlags, FileType, Mode, OFlags, linkat, makedev, mkdirat, mknodat, renameat, symlinkat, syncfs, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -92,7 +92,7 @@ impl TreeReceiver {
         }
         let (dir, path) = self.top(&entry.name)?;
         let name = OsStr::from_bytes(&entry.name);
-        clear(dir, name, &path)?;
+        clear(dir, name, &self.links, &path)?;
         let making = || failed("make", &path);
         match &entry.kind {
             Kind::Directory => {
@@ -170,24 +170,19 @@ impl Open {
 }
 
 /// Takes away what an earlier receiver made after the position that this one goes on at.
-fn clear(dir: &Dir, name: &OsStr, path: &Path) -> Result<()> {
+fn clear(dir: &Dir, name: &OsStr, links: &Dir, path: &Path) -> Result<()> {
+    /// No number of a link, and text, which the directory's own name need not be.
+    const OLD: &str = "old";
     match unlinkat(dir, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         // Directories give one or the other, by file system.
-        Err(Errno::ISDIR | Errno::PERM) => match name.to_str() {
-            Some(name) => dir.remove_tree(name),
-            None => clear_odd(dir, name, path),
-        },
+        Err(Errno::ISDIR | Errno::PERM) => {
+            links.remove_tree(OLD)?;
+            renameat(dir, name, links, OLD).map_err(failed("remove", path))?;
+            links.remove_tree(OLD)
+        }
         Err(error) => Err(failed("remove", path)(error)),
     }
-}
-
-/// The same for a directory whose name is no text: it is given one that is.
-fn clear_odd(dir: &Dir, name: &OsStr, path: &Path) -> Result<()> {
-    let text = format!(".{}", name.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect::<String>());
-    let text = &text[..text.len().min(NAME_LIMIT)];
-    rustix::fs::renameat(dir, name, dir, text).map_err(failed("remove", path))?;
-    dir.remove_tree(text)
 }
 
 impl Receive for TreeReceiver {

@@ -110,15 +110,10 @@ impl Store {
         self.steps.reach("arrival directory made");
         self.engine.make(&dir, &arrival.record)?;
         self.steps.reach("arrival space taken");
-        dir.write(FILE, &self.encode_arrival(arrival)?)?;
+        dir.write(FILE, &encode_arrival(arrival)?)?;
         self.transit.dir.sync()?;
         self.steps.reach("arrival record written");
         Ok(())
-    }
-
-    fn encode_arrival(&self, arrival: &Arrival) -> Result<Vec<u8>> {
-        let id = arrival.record.id.to_string();
-        serde_json::to_vec(arrival).map_err(|source| Error::Damaged { id, source })
     }
 
     /// Goes on with a volume that is arriving.
@@ -140,7 +135,7 @@ impl Store {
         arrival.place = Place { directories, file, ended };
         arrival.received = received;
         let owed = arrival.owed(self.engine.as_ref());
-        self.transit.entry(IN, id)?.write(FILE, &self.encode_arrival(&arrival)?)?;
+        self.transit.entry(IN, id)?.write(FILE, &encode_arrival(&arrival)?)?;
         self.steps.reach("arrival noted");
         self.transit.arrivals().insert(id.clone(), arrival);
         self.index().making.insert(id.to_string(), owed);
@@ -187,4 +182,9 @@ impl Store {
         self.changed.notify();
         Ok(())
     }
+}
+
+fn encode_arrival(arrival: &Arrival) -> Result<Vec<u8>> {
+    let id = || arrival.record.id.to_string();
+    serde_json::to_vec(arrival).map_err(|source| Error::Damaged { id: id(), source })
 }

@@ -139,7 +139,7 @@ impl Store {
             match self.trash.take(&self.transit.dir, &name) {
                 Ok(()) => drop(all.remove(&target)),
                 Err(error) => {
-                    warn!(name, error = chain(&error), "cannot remove a copy that nobody reads yet")
+                    warn!(name, error = chain(&error), "cannot remove a copy that nobody reads yet");
                 }
             }
         }

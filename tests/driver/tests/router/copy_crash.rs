@@ -24,19 +24,19 @@ async fn killed_at(cluster: &mut Cluster, node: usize, step: usize, source: &str
     restart(cluster, node, killer.steps()).await;
     let source = if source == of { from_volume(of) } else { from_snapshot(source) };
     let request = wanted(cluster, &format!("pvc-{node}-{step}"), source, true);
-    let killed = || killer.reached().len() > step;
-    while !killed() {
+    let is_over = || killer.reached().len() > step;
+    while !is_over() {
         if cluster.controller().create_volume(request.clone()).await.is_ok() {
             break;
         }
     }
-    let killed = killed();
+    let ended = is_over();
     restart(cluster, node, Steps::default()).await;
     let made = provision(cluster, &request).await.unwrap();
     same(&image(cluster, SOURCE, of), &image(cluster, TARGET, &made.volume_id));
     assert!(transit(cluster, TARGET).is_empty(), "{:?}", killer.reached());
     cluster.delete(&made.volume_id).await.unwrap();
-    killed
+    ended
 }
 
 #[tokio::test(flavor = "multi_thread")]
