@@ -4,5 +4,6 @@
 //! namespace and its own backend, and takes them away again.
 
 pub mod cluster;
+pub mod disks;
 pub mod manifest;
 pub mod storage;

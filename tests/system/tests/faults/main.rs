@@ -1,5 +1,7 @@
 //! Things that die at a bad moment: pods keep or regain their volumes, nothing is mounted twice, nothing leaks.
 
+mod disk;
+
 use std::thread::sleep;
 use std::time::Duration;
 

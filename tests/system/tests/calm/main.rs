@@ -1,0 +1,6 @@
+//! What happens while no part dies. These tests share the cluster and run side by side.
+
+mod bad_input;
+mod deletion;
+mod main_job;
+mod space;
