@@ -130,6 +130,11 @@ pub struct StorageBackendSpec {
     #[serde(default)]
     pub attach: Attach,
 
+    /// What becomes of a claim whose data source, a snapshot or a volume, lies on another node. Copy: the data are
+    /// copied to the claim's node. Refuse: the claim is handed back to the scheduler until it chooses the data's node.
+    #[serde(default)]
+    pub cross_pool: CrossPool,
+
     /// Where images come from. Default: the operator's own image, for all containers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub images: Option<Images>,
@@ -167,6 +172,16 @@ pub enum Attach {
     Auto,
     /// Always.
     Required,
+}
+
+/// Whether data are copied from one node to another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum CrossPool {
+    /// Where a claim needs it.
+    #[default]
+    Copy,
+    /// Never.
+    Refuse,
 }
 
 /// When a backend may be deleted.

@@ -17,7 +17,7 @@ pub use backend::status::{
     Blocker, Capacity, NodeProblem, NodesStatus, StorageBackendStatus, Usage, Versions,
 };
 pub use backend::storage::{BackendType, Btrfs, Directory, FsType, LoopFile};
-pub use backend::{Attach, Deletion, Protection, StorageBackend, StorageBackendSpec};
+pub use backend::{Attach, CrossPool, Deletion, Protection, StorageBackend, StorageBackendSpec};
 pub use manifest::crd_yaml;
 
 /// The API group of everything that Dunnage defines, and the prefix of its labels and annotations.

@@ -6,6 +6,14 @@ pub mod secret;
 pub mod tls;
 pub mod uds;
 
+/// Metadata that goes along with a CSI call between Dunnage's own parts.
+pub mod metadata {
+    /// Of a CreateVolume from the router: an [`agent::CopyHint`](crate::agent::CopyHint).
+    pub const COPY: &str = "dunnage-copy-bin";
+    /// Of a CreateVolume that is repeated only to find out its end: a copy that it would wait for is given up.
+    pub const UNWANTED: &str = "dunnage-unwanted";
+}
+
 /// CSI 1.12.0.
 #[allow(
     clippy::pedantic,

@@ -3,12 +3,14 @@
 mod connect;
 mod incoming;
 mod material;
+mod ticket;
 
 use tonic::{Request, Status};
 
 pub use connect::connect;
 pub use incoming::{Connection, incoming};
 pub use material::{Error, Material};
+pub use ticket::TicketError;
 
 /// The name in the certificate of the controller's driver.
 pub const ROUTER: &str = "router.dunnage";

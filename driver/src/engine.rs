@@ -9,8 +9,10 @@ use dunnage_host::dir::Dir;
 use dunnage_host::mount::Place;
 use dunnage_host::mountinfo::Mount;
 use dunnage_host::space::Space;
+use dunnage_host::stream::{Position, Receive, Sink};
 
 use crate::capability::Capability;
+use crate::copies::Stop;
 use crate::error::Result;
 use crate::id::VolumeId;
 use crate::overcommit::Overcommit;
@@ -135,6 +137,12 @@ pub(crate) trait Engine: fmt::Debug + Send + Sync {
 
     /// Makes of copied data those of a new volume, which is no smaller.
     fn finish_copy(&self, dir: &Dir, record: &Record) -> Result<()>;
+
+    /// Sends the data in a directory that nobody changes.
+    fn send(&self, dir: &Dir, sink: &mut dyn Sink<Error = Stop>) -> std::result::Result<(), Stop>;
+
+    /// Receives such data into the directory of a new volume, which [`Engine::make`] has prepared.
+    fn receive(&self, dir: &Dir, at: &Position) -> Result<Box<dyn Receive>>;
 
     /// Whether staging and unstaging write to the data, so that both have to wait for a copy.
     fn stages_data(&self) -> bool;

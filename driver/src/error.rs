@@ -29,9 +29,9 @@ pub enum Error {
     Full { wanted: u64, free: u64 },
     #[error("pool {pool} is not among the topologies that are asked for")]
     Unreachable { pool: String },
-    /// Data are copied within a pool only; the scheduler is to try the node that has them.
+    /// The data are not to be copied from another pool; the scheduler is to try the node that has them.
     #[error(
-        "the data source lies on pool {pool}, and the volume is asked for on {asked}: a volume is made from a snapshot or volume on the same pool only"
+        "the data source lies on pool {pool}, and the volume is asked for on {asked}: copies between pools are switched off (crossPool: Refuse)"
     )]
     SourceElsewhere { pool: String, asked: String },
     /// The state of the world forbids it; the text says what has to change first.
@@ -52,6 +52,9 @@ pub enum Error {
     /// A record on the disk cannot be understood.
     #[error("the record of {id} is damaged")]
     Damaged { id: String, source: serde_json::Error },
+    /// A stream from another agent is not what it should be.
+    #[error("what came from the other node cannot be used: {0}")]
+    Corrupt(String),
     #[error("the operation ended in a panic")]
     Panicked,
     /// An answer of another Dunnage, passed on as it is.

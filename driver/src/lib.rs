@@ -2,6 +2,7 @@
 
 mod advertised;
 mod capability;
+mod copies;
 pub mod doctor;
 mod engine;
 pub mod error;
@@ -23,6 +24,7 @@ mod store;
 #[doc(hidden)]
 pub mod untrusted;
 
+pub use copies::{CopySettings, Rate};
 pub use engine::EngineKind;
 pub use overcommit::Overcommit;
 pub use reserve::Reserve;

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Response, Status};
 use tracing::{Span, debug, error, warn};
 
+use crate::copies::CopySettings;
 use crate::engine::{Engine, EngineKind};
 use crate::error::{Error, Result};
 use crate::id::{PoolId, SnapshotId, VolumeId};
@@ -24,6 +25,7 @@ use crate::store::Store;
 
 mod agent;
 mod controller;
+mod copies;
 mod identity;
 mod metrics;
 mod mounts;
@@ -32,6 +34,7 @@ mod serve;
 pub use agent::AgentService;
 pub use controller::ControllerService;
 pub(crate) use controller::read_parameters;
+pub use copies::CopiesService;
 pub use identity::IdentityService;
 pub use mounts::NodeService;
 pub use serve::{ServeConfig, ServeError, serve};
@@ -59,6 +62,8 @@ pub struct Config {
     pub overcommit: Overcommit,
     /// What volumes leave free of the pool's file system.
     pub reserve: Reserve,
+    /// How copies from and to other pools go.
+    pub copies: CopySettings,
 }
 
 /// The driver. Clones are the same driver.
@@ -71,6 +76,7 @@ struct Inner {
     engine: Arc<dyn Engine>,
     pool: Pool,
     locks: Locks,
+    copies: copies::Copies,
     /// The reason of the fence, while there is one.
     fence: Mutex<Option<String>>,
     changed: Changed,
@@ -89,11 +95,13 @@ impl Driver {
         };
         let pool = Pool::new(settings, Arc::clone(&engine), changed.clone(), config.steps.clone());
         pool.refresh();
+        let copies = copies::Copies::new(config.copies);
         Self(Arc::new(Inner {
             config,
             engine,
             pool,
             locks: Locks::default(),
+            copies,
             fence: Mutex::default(),
             changed,
         }))
@@ -113,6 +121,11 @@ impl Driver {
 
     pub fn agent(&self, stop: CancellationToken) -> AgentService {
         AgentService::new(self.clone(), stop)
+    }
+
+    /// The service for agents of other nodes, until the stop.
+    pub fn copies_service(&self, stop: CancellationToken) -> CopiesService {
+        CopiesService::new(self.clone(), stop)
     }
 
     /// Makes the empty path this pool; does nothing when it is. Blocks.
@@ -142,6 +155,7 @@ impl Driver {
         if let (_, Some(store)) = self.0.pool.refresh() {
             self.engine().tick(&store);
             self.sweep_inline(&store);
+            self.sweep_copies(&store);
         }
     }
 

@@ -286,7 +286,7 @@ fn foreign(root: &Dir) -> Result<Vec<String>> {
         let name = entry.name.to_string_lossy().into_owned();
         let half_made = match name.as_str() {
             "lost+found" => entry.is_dir,
-            OWN | store::VOLUMES | store::SNAPSHOTS | store::TRASH if entry.is_dir => root
+            OWN | store::VOLUMES | store::SNAPSHOTS | store::TRANSIT | store::TRASH if entry.is_dir => root
                 .dir(&name, Mounts::Refuse)?
                 .entries()?
                 .iter()

@@ -27,6 +27,7 @@ use tonic::transport::Server;
 use tracing::info;
 
 use agents::Agents;
+pub use choose::CrossPool;
 use controller::RouterController;
 use directory::Announcements;
 use forward::Forward;
@@ -47,6 +48,8 @@ pub struct Config {
     pub driver_name: String,
     /// Whether volumes are given to one node at a time by `ControllerPublishVolume`.
     pub attach: bool,
+    /// Whether data are copied from one pool to another.
+    pub cross_pool: CrossPool,
     /// Holds the router's certificate and key and the CA bundle.
     pub tls_dir: PathBuf,
 }
@@ -69,7 +72,7 @@ pub async fn serve(
     metrics: Metrics,
     checks: Checks,
 ) -> Result<(), Error> {
-    let Config { endpoint, driver_name, attach, tls_dir } = config;
+    let Config { endpoint, driver_name, attach, cross_pool, tls_dir } = config;
     let material = Material::open(&tls_dir).map_err(|source| Error::Tls { directory: tls_dir, source })?;
     let metrics = RouterMetrics::new(&metrics);
     let agents = Agents::new(driver_name.clone(), material, metrics.clone());
@@ -88,6 +91,7 @@ pub async fn serve(
             attach,
             forward: Forward { agents: agents.clone(), metrics },
             creating: Locks::default(),
+            cross_pool,
         }))
         .add_service(DirectoryServer::new(Announcements { agents, stop: stop.clone() }))
         .serve_with_incoming_shutdown(socket, stop.clone().cancelled_owned());

@@ -22,6 +22,7 @@ impl Error {
             Self::Unavailable(_) => Code::Unavailable,
             Self::PermissionDenied(_) => Code::PermissionDenied,
             Self::Unsupported(_) => Code::Unimplemented,
+            Self::Corrupt(_) => Code::DataLoss,
             Self::Host(_) | Self::Damaged { .. } | Self::Panicked => Code::Internal,
             Self::Remote(status) => status.code(),
         }

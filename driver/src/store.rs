@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dunnage_host::dir::{Dir, Mounts};
 use dunnage_host::space::{self, Space};
+use serde::de::DeserializeOwned;
 use tracing::{info, warn};
 
 use crate::engine::Engine;
@@ -19,16 +20,19 @@ use crate::status::chain;
 use crate::steps::Steps;
 use crate::store::snapshots::Snapshots;
 use crate::store::sweep::{HALF_MADE, sweep};
+use crate::store::transit::Transit;
 use crate::store::trash::Trash;
 
 mod expand;
 mod origin;
 mod snapshots;
 mod sweep;
+mod transit;
 mod trash;
 
 pub(crate) use origin::Origin;
 pub(crate) use snapshots::SNAPSHOTS;
+pub(crate) use transit::{Arrival, Lent, TRANSIT};
 
 /// The directory of all volumes, each in a directory named by its id.
 pub(crate) const VOLUMES: &str = "volumes";
@@ -39,6 +43,7 @@ pub(crate) const TRASH: &str = "trash";
 pub(crate) fn make_dirs(root: &Dir) -> Result<()> {
     root.make_dir(VOLUMES, 0o700)?;
     root.make_dir(SNAPSHOTS, 0o700)?;
+    root.make_dir(TRANSIT, 0o700)?;
     root.make_dir(TRASH, 0o700)?;
     Ok(())
 }
@@ -48,7 +53,7 @@ pub(crate) fn remove_dirs(root: &Dir) -> Result<()> {
     if root.has(TRASH)? {
         root.remove_tree(TRASH)?;
     }
-    for name in [VOLUMES, SNAPSHOTS] {
+    for name in [VOLUMES, SNAPSHOTS, TRANSIT] {
         if root.has(name)? && root.dir(name, Mounts::Refuse)?.entries()?.is_empty() {
             root.remove_tree(name)?;
         }
@@ -65,6 +70,7 @@ pub(crate) struct Store {
     _own: Dir,
     volumes: Dir,
     snapshots: Snapshots,
+    transit: Transit,
     trash: Trash,
     engine: Arc<dyn Engine>,
     reserve: Reserve,
@@ -104,6 +110,7 @@ impl Store {
         let volumes = root.dir(VOLUMES, Mounts::Refuse)?;
         let trash = Trash::open(root.dir(TRASH, Mounts::Refuse)?, changed.clone())?;
         let snapshots = Snapshots::open(&id, &root, &trash)?;
+        let transit = Transit::open(&id, &root)?;
         let found = sweep::<VolumeId>(&volumes.entries()?);
         for name in &found.remove {
             info!(pool = %id, name, "removing a half-made volume");
@@ -123,8 +130,9 @@ impl Store {
             }
         }
         info!(pool = %id, volumes = records.len(), "pool opened");
-        let index = Mutex::new(Index { records, ..Index::default() });
-        Ok(Self { id, root, _own: own, volumes, snapshots, trash, engine, reserve, index, changed, steps })
+        let making = transit.owed(engine.as_ref());
+        let index = Mutex::new(Index { records, making, ..Index::default() });
+        Ok(Self { id, root, _own: own, volumes, snapshots, transit, trash, engine, reserve, index, changed, steps })
     }
 
     pub(crate) fn record(&self, id: &VolumeId) -> Option<Record> {
@@ -283,6 +291,7 @@ impl Store {
                 entry.name.display()
             )));
         }
+        self.transit.close()?;
         index.closed = true;
         Ok(())
     }
@@ -326,10 +335,14 @@ impl Volume {
     }
 }
 
+/// Reads a record in an entry of a directory; `id` is for the error.
+fn load_json<T: DeserializeOwned>(dir: &Dir, entry: &str, file: &str, id: &str) -> Result<T> {
+    let content = dir.dir(entry, Mounts::Refuse)?.read(file)?;
+    serde_json::from_slice(&content).map_err(|source| Error::Damaged { id: id.to_owned(), source })
+}
+
 fn load(volumes: &Dir, id: &VolumeId) -> Result<Record> {
-    let content = volumes.dir(id.as_str(), Mounts::Refuse)?.read(record::FILE)?;
-    let record: Record =
-        serde_json::from_slice(&content).map_err(|source| Error::Damaged { id: id.to_string(), source })?;
+    let record: Record = load_json(volumes, id.as_str(), record::FILE, id.as_str())?;
     if record.id == *id {
         Ok(record)
     } else {

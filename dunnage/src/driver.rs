@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use dunnage_driver::router::CrossPool;
 use dunnage_driver::steps::Steps;
-use dunnage_driver::{EngineKind, Overcommit, Reserve};
-use dunnage_driver::{node, router};
+use dunnage_driver::{CopySettings, EngineKind, Overcommit, Rate, Reserve, node, router};
 use dunnage_telemetry::health::Checks;
 use dunnage_telemetry::http;
 use dunnage_telemetry::metrics::Metrics;
@@ -35,6 +35,9 @@ pub(crate) struct DriverArgs {
     /// Give a volume to one node at a time, by CSI's controller-publish calls
     #[arg(long)]
     pub(crate) attach: bool,
+    /// What the router does about a volume whose data source lies on another pool: copy the data there, or refuse
+    #[arg(long, value_enum, default_value = "Copy")]
+    pub(crate) cross_pool: Cross,
     /// Address of /healthz, /readyz and /metrics; none when not given
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) http_endpoint: Option<SocketAddr>,
@@ -70,6 +73,18 @@ pub(crate) struct NodeArgs {
     /// at most 4Gi]
     #[arg(long, value_name = "SHARE")]
     pub(crate) reserve: Option<Reserve>,
+    /// Bytes a second of volumes' data that this node gives to other nodes, and as many that it takes from them
+    #[arg(long, default_value = "100Mi", value_name = "BYTES")]
+    pub(crate) copy_rate: Rate,
+}
+
+/// Spelled as in `spec.crossPool` of a StorageBackend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Cross {
+    #[value(name = "Copy")]
+    Copy,
+    #[value(name = "Refuse")]
+    Refuse,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -118,6 +133,10 @@ fn router_config(args: DriverArgs) -> router::Config {
         endpoint: args.endpoint,
         driver_name: args.driver_name,
         attach: args.attach,
+        cross_pool: match args.cross_pool {
+            Cross::Copy => CrossPool::Copy,
+            Cross::Refuse => CrossPool::Refuse,
+        },
         tls_dir: args.tls_dir,
     }
 }
@@ -141,6 +160,7 @@ fn node_config(args: DriverArgs) -> Result<node::ServeConfig, Failure> {
         steps: Steps::default(),
         overcommit: args.node.overcommit_ratio,
         reserve: args.node.reserve.unwrap_or_default(),
+        copies: CopySettings { rate: args.node.copy_rate, ..CopySettings::default() },
     };
     Ok(node::ServeConfig {
         driver,

@@ -1,5 +1,6 @@
 //! Certificates and keys from a directory, read again when their files change, or from memory.
 
+use std::fmt;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -11,6 +12,7 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
+use rustls::sign::SigningKey;
 use rustls::version::TLS13;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
@@ -38,6 +40,14 @@ pub enum Error {
 pub(super) struct Configs {
     pub(super) server: Arc<ServerConfig>,
     pub(super) client: Arc<ClientConfig>,
+    pub(super) identity: Arc<Identity>,
+}
+
+/// What signs and what is trusted, beside handshakes too.
+pub(super) struct Identity {
+    pub(super) chain: Vec<CertificateDer<'static>>,
+    pub(super) key: Arc<dyn SigningKey>,
+    pub(super) roots: Arc<RootCertStore>,
 }
 
 /// Device, inode, size and change time of each file: differs as soon as kubelet swaps the directory behind the links.
@@ -53,8 +63,15 @@ struct State {
 pub struct Material {
     /// None when the material came from memory: then it is replaced as a whole.
     directory: Option<PathBuf>,
-    provider: Arc<CryptoProvider>,
+    pub(super) provider: Arc<CryptoProvider>,
     state: Mutex<State>,
+}
+
+impl fmt::Debug for Material {
+    /// Without the key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Material").field("directory", &self.directory).finish_non_exhaustive()
+    }
 }
 
 impl Material {
@@ -129,6 +146,9 @@ fn configs(directory: &Path, pem: [&[u8]; 3], provider: &Arc<CryptoProvider>) ->
     let key = PrivateKeyDer::from_pem_slice(key)
         .map_err(|source| Error::Pem { path: directory.join(KEY), source })?;
 
+    let signer = provider.key_provider.load_private_key(key.clone_key()).map_err(unusable)?;
+    let identity = Arc::new(Identity { chain: chain.clone(), key: signer, roots: Arc::clone(&roots) });
+
     let clients = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(provider))
         .build()
         .map_err(verifier)?;
@@ -152,7 +172,7 @@ fn configs(directory: &Path, pem: [&[u8]; 3], provider: &Arc<CryptoProvider>) ->
     client.alpn_protocols = vec![super::ALPN.to_vec()];
     client.resumption = Resumption::disabled();
 
-    Ok(Configs { server: Arc::new(server), client: Arc::new(client) })
+    Ok(Configs { server: Arc::new(server), client: Arc::new(client), identity })
 }
 
 fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {

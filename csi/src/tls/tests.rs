@@ -17,9 +17,9 @@ use crate::v1::{
     ProbeRequest, ProbeResponse,
 };
 
-type Ca = CertifiedIssuer<'static, KeyPair>;
+pub(super) type Ca = CertifiedIssuer<'static, KeyPair>;
 
-fn ca() -> Ca {
+pub(super) fn ca() -> Ca {
     let mut params = CertificateParams::new(vec![]).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
@@ -35,7 +35,7 @@ fn write(directory: &Path, name: &str, cas: &[&Ca]) {
     std::fs::write(directory.join("tls.key"), key.serialize_pem()).unwrap();
 }
 
-fn set(name: &str, cas: &[&Ca]) -> TempDir {
+pub(super) fn set(name: &str, cas: &[&Ca]) -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     write(directory.path(), name, cas);
     directory

@@ -68,22 +68,22 @@ pub fn data_bytes(file: &File, path: &Path) -> Result<u64> {
     let mut bytes = 0;
     each_extent(file, length, path, |start, end| {
         bytes += end - start;
-        Ok(())
+        Ok::<(), Error>(())
     })?;
     Ok(bytes)
 }
 
 /// Calls `with` for each range of data. The file may shrink meanwhile.
-fn each_extent(
+pub(crate) fn each_extent<E: From<Error>>(
     file: &File,
     length: u64,
     path: &Path,
-    mut with: impl FnMut(u64, u64) -> Result<()>,
-) -> Result<()> {
+    mut with: impl FnMut(u64, u64) -> std::result::Result<(), E>,
+) -> std::result::Result<(), E> {
     let sought = |found: rustix::io::Result<u64>| match found {
         Ok(at) => Ok(Some(at)),
         Err(Errno::NXIO) => Ok(None),
-        Err(error) => Err(failed("find the data of", path)(error)),
+        Err(error) => Err(E::from(failed("find the data of", path)(error))),
     };
     let mut at = 0;
     while at < length {

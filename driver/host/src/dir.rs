@@ -15,8 +15,13 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result, failed};
 
+mod attributes;
 mod copy;
+mod receive;
 mod remove;
+mod send;
+
+pub use receive::TreeReceiver;
 
 /// Never out of the directory, never through a symlink, never through `/proc`.
 const CONFINED: ResolveFlags =

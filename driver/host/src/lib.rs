@@ -14,6 +14,7 @@ pub mod mountinfo;
 pub mod options;
 pub mod quota;
 pub mod space;
+pub mod stream;
 pub mod superblock;
 mod sys;
 pub mod usage;

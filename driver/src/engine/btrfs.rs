@@ -12,9 +12,11 @@ use dunnage_host::dir::{Dir, Mounts};
 use dunnage_host::mount::Place;
 use dunnage_host::mountinfo::Mount;
 use dunnage_host::space::Space;
+use dunnage_host::stream::{Position, Receive, Sink};
 use tracing::{debug, warn};
 
 use crate::capability::Capability;
+use crate::copies::Stop;
 use crate::engine::Engine;
 use crate::engine::folder::{self, DATA, Published, data, data_in};
 use crate::error::Result;
@@ -279,6 +281,14 @@ impl Engine for Btrfs {
 
     fn finish_copy(&self, dir: &Dir, record: &Record) -> Result<()> {
         self.adopt(dir, record)
+    }
+
+    fn send(&self, dir: &Dir, sink: &mut dyn Sink<Error = Stop>) -> std::result::Result<(), Stop> {
+        folder::send(dir, sink)
+    }
+
+    fn receive(&self, dir: &Dir, at: &Position) -> Result<Box<dyn Receive>> {
+        folder::receive(dir, at)
     }
 
     fn stages_data(&self) -> bool {

@@ -10,10 +10,12 @@ use dunnage_host::dir::Dir;
 use dunnage_host::mount::Place;
 use dunnage_host::mountinfo::Mount;
 use dunnage_host::space::Space;
+use dunnage_host::stream::{Position, Receive, Sink};
 use dunnage_host::usage::{Usage, measure};
 use tracing::debug;
 
 use crate::capability::Capability;
+use crate::copies::Stop;
 use crate::engine::Engine;
 use crate::engine::folder::{self, DATA, Published, data, data_in};
 use crate::error::Result;
@@ -209,6 +211,14 @@ impl Engine for Directory {
 
     fn finish_copy(&self, _: &Dir, _: &Record) -> Result<()> {
         Ok(())
+    }
+
+    fn send(&self, dir: &Dir, sink: &mut dyn Sink<Error = Stop>) -> std::result::Result<(), Stop> {
+        folder::send(dir, sink)
+    }
+
+    fn receive(&self, dir: &Dir, at: &Position) -> Result<Box<dyn Receive>> {
+        folder::receive(dir, at)
     }
 
     fn stages_data(&self) -> bool {

@@ -15,9 +15,11 @@ use dunnage_host::loopdev::LoopDevice;
 use dunnage_host::mount::Place;
 use dunnage_host::mountinfo::{self, Mount};
 use dunnage_host::space::{self, Space};
+use dunnage_host::stream::{FileReceiver, Position, Receive, Sink, send_file};
 use tracing::{debug, warn};
 
 use crate::capability::Capability;
+use crate::copies::Stop;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::id::VolumeId;
@@ -268,6 +270,14 @@ impl Engine for LoopFile {
 
     fn finish_copy(&self, dir: &Dir, record: &Record) -> Result<()> {
         take_space(&dir.file(IMAGE)?, dir, record)
+    }
+
+    fn send(&self, dir: &Dir, sink: &mut dyn Sink<Error = Stop>) -> std::result::Result<(), Stop> {
+        send_file(&dir.file(IMAGE)?, &dir.path().join(IMAGE), sink)
+    }
+
+    fn receive(&self, dir: &Dir, _: &Position) -> Result<Box<dyn Receive>> {
+        Ok(Box::new(FileReceiver::new(dir, IMAGE)?))
     }
 
     fn stages_data(&self) -> bool {

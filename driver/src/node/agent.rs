@@ -57,6 +57,7 @@ impl Driver {
             pool.backend_uid = marker.backend_uid;
         }
         let (mut volumes, mut snapshots, mut inline_pods) = (Vec::new(), Vec::new(), Vec::new());
+        let mut arriving = Vec::new();
         let mut filesystem = String::new();
         if let Some(store) = store {
             match store.space().and_then(|space| Ok((space, store.available()?, store.filesystem()?))) {
@@ -80,6 +81,7 @@ impl Driver {
             inline_pods.sort();
             inline_pods.dedup();
             snapshots = store.snapshots().into_iter().map(snapshot).collect();
+            arriving = self.arriving(&store).iter().map(ToString::to_string).collect();
         }
         DescribeResponse {
             node: config.node_id.clone(),
@@ -91,6 +93,7 @@ impl Driver {
             filesystem,
             snapshots,
             inline_pods,
+            arriving_volume_ids: arriving,
         }
     }
 

@@ -17,6 +17,7 @@ use dunnage_csi::v1::{
 use tonic::{Request, Response, Status};
 use tracing::{info, instrument};
 
+use super::copies::Offer;
 use super::{Driver, blocking};
 use crate::advertised;
 use crate::capability;
@@ -29,8 +30,8 @@ use crate::store::{Origin, Store};
 mod expand;
 mod page;
 mod snapshots;
-mod source;
-mod wanted;
+pub(super) mod source;
+pub(super) mod wanted;
 
 use wanted::Wanted;
 pub(crate) use wanted::read_parameters;
@@ -51,12 +52,12 @@ impl ControllerService {
 type Answer<T> = std::result::Result<Response<T>, Status>;
 
 impl Driver {
-    fn create(&self, request: &CreateVolumeRequest) -> Result<CreateVolumeResponse> {
+    fn create(&self, request: &CreateVolumeRequest, offer: Offer) -> Result<CreateVolumeResponse> {
         let wanted = Wanted::parse(request, self.engine())?;
         let store = self.store()?;
         wanted::check_topology(request.accessibility_requirements.as_ref(), &self.topology_key(), &store.id)?;
         let id = VolumeId::make(&store.id, &wanted.name);
-        let _guard = self.lock(&id)?;
+        let guard = self.lock(&id)?;
         if let Some(record) = store.record(&id) {
             let record = wanted.matches(record)?;
             return Ok(CreateVolumeResponse { volume: Some(self.describe(&record)) });
@@ -67,6 +68,15 @@ impl Driver {
         }
         if wanted.require_limit {
             self.check_limits("the class", &store)?;
+        }
+        let claim = wanted::claim(&request.parameters);
+        if wanted.source.as_ref().is_some_and(|source| source.pool() != store.id) {
+            let record = self.copy_here(&store, wanted, &id, offer, guard)?;
+            info!(volume = %record.id, name = record.name, claim, source = ?record.source, "volume made by a copy from another pool");
+            return Ok(CreateVolumeResponse { volume: Some(self.describe(&record)) });
+        }
+        if let Some(arrival) = store.arrival(&id) {
+            wanted.matches(arrival.record)?;
         }
         let found = wanted.source.as_ref().map(|source| self.find(source, &store)).transpose()?;
         let range =
@@ -83,7 +93,6 @@ impl Driver {
                 .map_err(|error| Error::Invalid(format!("a volume cannot be made from {source}: {error}")))?;
         }
         let taken = store.create(&record, found.as_ref().map_or(&Origin::Nothing, |found| &found.origin))?;
-        let claim = wanted::claim(&request.parameters);
         info!(volume = %record.id, name = record.name, claim, capacity_bytes, source = ?record.source, ?taken, "volume made");
         Ok(CreateVolumeResponse { volume: Some(self.describe(&record)) })
     }
@@ -115,6 +124,7 @@ impl Driver {
         if let Some(node) = store.record(&id).and_then(|record| record.published_node) {
             return Err(Error::Precondition(format!("volume {id} is still attached to node {node}")));
         }
+        self.cancel_copy(&store, &id)?;
         store.delete(&id)?;
         info!(volume = %id, "volume deleted");
         Ok(DeleteVolumeResponse {})
@@ -253,8 +263,9 @@ pub(super) fn parse(id: &str) -> Result<Result<VolumeId>> {
 impl Controller for ControllerService {
     #[instrument(skip_all, fields(name = request.get_ref().name))]
     async fn create_volume(&self, request: Request<CreateVolumeRequest>) -> Answer<CreateVolumeResponse> {
-        let (driver, request) = (self.driver.clone(), request.into_inner());
-        blocking(move || driver.create(&request)).await
+        let (driver, offer) = (self.driver.clone(), Offer::of(&request));
+        let request = request.into_inner();
+        blocking(move || driver.create(&request, offer)).await
     }
 
     #[instrument(skip_all, fields(volume = request.get_ref().volume_id))]

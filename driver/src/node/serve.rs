@@ -3,11 +3,13 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use dunnage_csi::agent::agent_server::AgentServer;
+use dunnage_csi::agent::copies_server::CopiesServer;
 use dunnage_csi::agent::pool::State;
-use dunnage_csi::tls::{self, Material, OPERATOR, ROUTER, require_peer};
+use dunnage_csi::tls::{self, AGENT, Material, OPERATOR, ROUTER, require_peer};
 use dunnage_csi::uds;
 use dunnage_csi::v1::controller_server::ControllerServer;
 use dunnage_csi::v1::identity_server::IdentityServer;
@@ -73,6 +75,7 @@ pub async fn serve(
             address: endpoint.clone(),
             source: io::Error::other("the driver could not be opened"),
         })?;
+    driver.join(Arc::clone(&material), &metrics);
     let watched = driver.clone();
     checks.ready("pool", move || match watched.known_pool_state() {
         (State::Ready, _) => Ok(()),
@@ -93,6 +96,7 @@ pub async fn serve(
         .add_service(IdentityServer::with_interceptor(driver.identity(), ours))
         .add_service(ControllerServer::with_interceptor(driver.controller(), from_router))
         .add_service(AgentServer::with_interceptor(driver.agent(stop.clone()), ours))
+        .add_service(CopiesServer::with_interceptor(driver.copies_service(stop.clone()), from_agent))
         .serve_with_incoming_shutdown(tls::incoming(listener, material), stop.clone().cancelled_owned());
 
     // On the heap: together they are tens of kilobytes.
@@ -125,4 +129,10 @@ fn ours(request: Request<()>) -> Result<Request<()>, Status> {
 #[allow(clippy::result_large_err, reason = "tonic's interceptors are of this form")]
 fn from_router(request: Request<()>) -> Result<Request<()>, Status> {
     require_peer(&request, &[ROUTER]).map(|()| request)
+}
+
+/// Other agents may call nothing else.
+#[allow(clippy::result_large_err, reason = "tonic's interceptors are of this form")]
+fn from_agent(request: Request<()>) -> Result<Request<()>, Status> {
+    require_peer(&request, &[AGENT]).map(|()| request)
 }

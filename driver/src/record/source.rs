@@ -44,6 +44,13 @@ impl Source {
         }
     }
 
+    pub(crate) fn id(&self) -> &str {
+        match self {
+            Self::Snapshot(id) => id.as_str(),
+            Self::Volume(id) => id.as_str(),
+        }
+    }
+
     /// The source as an answer has it.
     pub(crate) fn to_csi(&self) -> VolumeContentSource {
         let source = match self {

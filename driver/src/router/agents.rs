@@ -4,10 +4,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use dunnage_csi::agent::agent_client::AgentClient;
-use dunnage_csi::agent::{AgentList, DescribeRequest, DescribeResponse, FenceRequest};
+use dunnage_csi::agent::{AgentList, CopyHint, DescribeRequest, DescribeResponse, FenceRequest};
 use dunnage_csi::tls::{self, Material};
 use dunnage_csi::uds::MAX_MESSAGE;
 use tokio::task::AbortHandle;
@@ -18,7 +18,8 @@ use tracing::{debug, info, warn};
 use super::index::{Fence, Index};
 use super::metrics::RouterMetrics;
 use crate::error::{Error, Result};
-use crate::id::PoolId;
+use crate::id::{PoolId, VolumeId};
+use crate::status::chain;
 
 /// For the first message of an agent, and for a fence.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
@@ -110,6 +111,19 @@ impl Agents {
             Error::Unavailable(format!("the agent on node {node}, which has pool {pool}, is being replaced"))
         })?;
         Ok((node.to_owned(), link.channel.clone()))
+    }
+
+    /// Where the data of a source are to be had for a volume, and the ticket for them.
+    pub(crate) fn hint(&self, source: &str, from: &PoolId, target: &VolumeId) -> Result<CopyHint> {
+        let address = {
+            let state = self.lock();
+            let node = state.index.route(from)?;
+            let replaced = || Error::Unavailable(format!("the agent on node {node} is being replaced"));
+            state.links.get(node).ok_or_else(replaced)?.address
+        };
+        let ticket = self.0.material.issue_ticket(source, target.as_str(), SystemTime::now());
+        let ticket = ticket.map_err(|error| Error::Unavailable(chain(&error)))?;
+        Ok(CopyHint { address: address.to_string(), ticket: Some(ticket) })
     }
 
     /// Whether calls can be answered, or why not yet.

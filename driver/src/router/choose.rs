@@ -8,6 +8,15 @@ use crate::error::{Error, Result};
 use crate::id::{PoolId, VolumeId};
 use crate::record::Source;
 
+/// Whether data are copied from one pool to another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CrossPool {
+    #[default]
+    Copy,
+    /// A volume is made where the data are, or not at all.
+    Refuse,
+}
+
 /// What to do for a `CreateVolume`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
@@ -15,6 +24,8 @@ pub(crate) struct Plan {
     pub(crate) remove: Vec<VolumeId>,
     /// Pools to try, best first: the next one only when the one before is full.
     pub(crate) pools: Vec<PoolId>,
+    /// The pool that the data are copied from to any of them but itself.
+    pub(crate) copy_from: Option<PoolId>,
 }
 
 /// The pools that a request allows, best first; `None` when it allows all.
@@ -45,12 +56,14 @@ pub(crate) fn pool(topology: &Topology, key: &str) -> Result<PoolId> {
     Err(Error::Invalid(format!("a topology of [{keys}] is asked for, and this driver knows only {key}")))
 }
 
-/// Decides where the volume of this name is to be. With a source, that is the source's pool or nowhere.
+/// Decides where the volume of this name is to be. With a source, that is the source's pool if it can be: nothing needs to
+/// be copied to another then.
 pub(crate) fn choose(
     index: &Index,
     name: &str,
     allowed: Option<&[PoolId]>,
     source: Option<&Source>,
+    cross: CrossPool,
 ) -> Result<Plan> {
     if !index.settled() {
         // Not final: the provisioner asks again, and by then the volume is found wherever it is.
@@ -66,16 +79,19 @@ pub(crate) fn choose(
     let mut existing: Vec<VolumeId> = index
         .pools()
         .map(|(pool, _)| VolumeId::make(pool, name))
-        .filter(|id| index.has(id) && live(&id.pool()))
+        .filter(|id| (index.has(id) || index.is_arriving(id)) && live(&id.pool()))
         .collect();
-    let at_home = order.iter().find(|pool| existing.iter().any(|id| id.pool() == **pool)).cloned();
-    if let Some(home) = at_home {
+    let is_whole = |pool: &&PoolId| index.has(&VolumeId::make(pool, name));
+    let goes_on = |pool: &&PoolId| cross == CrossPool::Copy && index.is_arriving(&VolumeId::make(pool, name));
+    let known = || order.iter().filter(|pool| existing.iter().any(|id| id.pool() == **pool));
+    if let Some(home) = known().find(is_whole).or_else(|| known().find(goes_on)).cloned() {
         existing.retain(|id| id.pool() != home);
-        return Ok(Plan { remove: existing, pools: vec![home] });
+        let copy_from = source.map(Source::pool).filter(|from| *from != home && !is_whole(&&home));
+        return Ok(Plan { remove: existing, pools: vec![home], copy_from });
     }
-    let order = match source {
-        Some(source) => vec![home_of(index, source, &order)?],
-        None => order,
+    let (order, copy_from) = match source {
+        Some(source) => near(index, source, order, cross)?,
+        None => (order, None),
     };
     let (mut pools, mut reasons) = (Vec::new(), Vec::new());
     for pool in order {
@@ -87,24 +103,40 @@ pub(crate) fn choose(
     if pools.is_empty() {
         return Err(no_pool(reasons));
     }
-    Ok(Plan { remove: existing, pools })
+    Ok(Plan { remove: existing, pools, copy_from })
 }
 
-/// The source's pool, if a volume may be there: data are not copied from one pool to another.
-fn home_of(index: &Index, source: &Source, order: &[PoolId]) -> Result<PoolId> {
-    let pool = source.pool();
-    match index.holder(&pool) {
+/// The pools for a volume made from a source, best first, and the pool that the data are copied from to the others.
+fn near(
+    index: &Index,
+    source: &Source,
+    order: Vec<PoolId>,
+    cross: CrossPool,
+) -> Result<(Vec<PoolId>, Option<PoolId>)> {
+    let home = source.pool();
+    let allowed = order.contains(&home);
+    match index.holder(&home) {
         Holder::GivenUp => Err(match source {
             Source::Snapshot(id) => Error::NoSuchSnapshot { id: id.to_string() },
             Source::Volume(id) => Error::NoSuchVolume { id: id.to_string() },
         }),
         // Not known where it is, be it allowed there or not: it may be a pool that is yet to be seen.
-        Holder::Unknown => index.route(&pool).map(|_| pool.clone()),
-        _ if order.contains(&pool) => Ok(pool),
-        Holder::Live { node, .. } | Holder::Away { node } => {
-            Err(elsewhere(format!("{pool} (node {node})"), order))
+        Holder::Unknown => index.route(&home).map(|_| (vec![home.clone()], None)),
+        Holder::Live { .. } if cross == CrossPool::Copy => {
+            let mut pools = order;
+            // What is copied least comes first, and the rest keeps its order.
+            pools.sort_by_key(|pool| *pool != home);
+            Ok((pools, Some(home)))
         }
-        Holder::Contested { .. } => Err(elsewhere(pool.to_string(), order)),
+        _ if allowed => Ok((vec![home], None)),
+        // Nobody can give them now, wherever the volume is to be.
+        Holder::Away { .. } | Holder::Contested { .. } if cross == CrossPool::Copy => {
+            index.route(&home).map(|_| (vec![home.clone()], None))
+        }
+        Holder::Live { node, .. } | Holder::Away { node } => {
+            Err(elsewhere(format!("{home} (node {node})"), &order))
+        }
+        Holder::Contested { .. } => Err(elsewhere(home.to_string(), &order)),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use dunnage_csi::agent;
+use dunnage_csi::metadata::UNWANTED;
 use dunnage_csi::v1::controller_client::ControllerClient;
 use dunnage_csi::v1::controller_server::Controller;
 use dunnage_csi::v1::{
@@ -21,8 +22,8 @@ use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 use tracing::{info, instrument, warn};
 
-use super::choose::{self, choose};
-use super::forward::{Deadline, Forward};
+use super::choose::{self, CrossPool, choose};
+use super::forward::{Deadline, Forward, tell};
 use super::index::Holder;
 use crate::advertised;
 use crate::error::{Error, Result};
@@ -38,6 +39,7 @@ pub(crate) struct RouterController {
     pub(crate) forward: Forward,
     /// One `CreateVolume` a name at a time: two could otherwise put it on two pools.
     pub(crate) creating: Locks,
+    pub(crate) cross_pool: CrossPool,
 }
 
 /// The id in a request that names a volume, which this driver must have made.
@@ -70,16 +72,16 @@ impl RouterController {
         &self,
         deadline: &Deadline,
         request: CreateVolumeRequest,
+        unwanted: bool,
     ) -> Result<CreateVolumeResponse> {
         need(!request.name.is_empty(), "name")?;
         need(!request.volume_capabilities.is_empty(), "volume_capabilities")?;
         let allowed = choose::allowed(request.accessibility_requirements.as_ref(), &self.topology_key)?;
         let _guard = self.creating.take(&request.name)?;
         let source = Source::parse(request.volume_content_source.as_ref())?;
-        let plan = self
-            .forward
-            .agents
-            .ask(|index| choose(index, &request.name, allowed.as_deref(), source.as_ref()))?;
+        let plan = self.forward.agents.ask(|index| {
+            choose(index, &request.name, allowed.as_deref(), source.as_ref(), self.cross_pool)
+        })?;
         for id in plan.remove {
             info!(volume = %id, name = %request.name, "removing a volume from a pool where it may no longer be");
             let stale = DeleteVolumeRequest { volume_id: id.to_string(), secrets: request.secrets.clone() };
@@ -93,9 +95,17 @@ impl RouterController {
         }
         let mut full = None;
         for pool in &plan.pools {
+            let hint = match (&plan.copy_from, &source) {
+                (Some(from), Some(source)) if from != pool => {
+                    let target = VolumeId::make(pool, &request.name);
+                    Some(self.forward.agents.hint(source.id(), from, &target)?)
+                }
+                _ => None,
+            };
             let created = self
                 .forward
-                .call(pool, "CreateVolume", deadline, request.clone(), |mut agent, request| async move {
+                .call(pool, "CreateVolume", deadline, request.clone(), |mut agent, mut request| async move {
+                    tell(request.metadata_mut(), hint, unwanted);
                     agent.create_volume(request).await
                 })
                 .await;
@@ -264,7 +274,8 @@ impl Controller for RouterController {
     #[instrument(skip_all, fields(name = %request.get_ref().name), err(Debug))]
     async fn create_volume(&self, request: Request<CreateVolumeRequest>) -> Answer<CreateVolumeResponse> {
         let (metadata, _, request) = request.into_parts();
-        Ok(Response::new(self.create(&Deadline::of(&metadata), request).await?))
+        let unwanted = metadata.contains_key(UNWANTED);
+        Ok(Response::new(self.create(&Deadline::of(&metadata), request, unwanted).await?))
     }
 
     #[instrument(skip_all, fields(volume = %request.get_ref().volume_id), err(Debug))]

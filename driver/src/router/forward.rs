@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use dunnage_csi::agent::CopyHint;
+use dunnage_csi::metadata::{COPY, UNWANTED};
 use dunnage_csi::uds::MAX_MESSAGE;
 use dunnage_csi::v1::controller_client::ControllerClient;
+use prost::Message as _;
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
@@ -65,6 +68,16 @@ impl Forward {
         self.metrics.called(pool, method, code);
         debug!(%node, %pool, method, ?code, "passed a call on");
         Ok(answer?.into_inner())
+    }
+}
+
+/// What an agent must know beside the request.
+pub(super) fn tell(metadata: &mut MetadataMap, hint: Option<CopyHint>, unwanted: bool) {
+    if let Some(hint) = hint {
+        metadata.insert_bin(COPY, MetadataValue::from_bytes(&hint.encode_to_vec()));
+    }
+    if unwanted {
+        metadata.insert(UNWANTED, MetadataValue::from_static("true"));
     }
 }
 

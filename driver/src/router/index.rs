@@ -55,6 +55,8 @@ struct Pool {
     available: u64,
     volumes: Kept<VolumeId, Volume>,
     snapshots: Kept<SnapshotId, Snapshot>,
+    /// Volumes that are being copied there from another pool.
+    arriving: BTreeSet<VolumeId>,
     /// The agent that has it; none while several contend for it.
     keeper: Option<Keeper>,
 }
@@ -117,6 +119,7 @@ impl Index {
             known.filter(|pool| pool.keeper.as_ref().is_none_or(|keeper| keeper.node == node))
         {
             known.update(node, about.available_bytes, said.volumes, said.snapshots);
+            known.arriving = said.arriving_volume_ids.iter().filter_map(|id| id.parse().ok()).collect();
         }
         pool.map(|id| self.fences(&id)).unwrap_or_default()
     }
@@ -216,6 +219,11 @@ impl Index {
         self.pools.get(&id.pool()).is_some_and(|pool| pool.volumes.has(id))
     }
 
+    /// Whether a volume is being copied to its pool from another.
+    pub(crate) fn is_arriving(&self, id: &VolumeId) -> bool {
+        self.pools.get(&id.pool()).is_some_and(|pool| pool.arriving.contains(id))
+    }
+
     /// The volumes after an id, in the order of their ids; `limit` 0 means all.
     pub(crate) fn page(
         &self,
@@ -295,6 +303,7 @@ impl Pool {
             available: 0,
             volumes: Kept::new(),
             snapshots: Kept::new(),
+            arriving: BTreeSet::new(),
             keeper: None,
         }
     }

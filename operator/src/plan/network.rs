@@ -1,4 +1,4 @@
-//! Who may speak to the agents: the router and the operator, and for metrics anybody.
+//! Who may speak to the agents: the router, the operator and each other, and for metrics anybody.
 
 use k8s_openapi::api::networking::v1::{
     NetworkPolicy, NetworkPolicyIngressRule, NetworkPolicyPeer, NetworkPolicyPort, NetworkPolicySpec,
@@ -15,6 +15,11 @@ pub(super) fn agents(view: &View<'_>) -> NetworkPolicy {
         pod_selector: Some(view.pod_selector(Component::Controller)),
         ..NetworkPolicyPeer::default()
     };
+    // They copy data from one node to another.
+    let agents = NetworkPolicyPeer {
+        pod_selector: Some(view.pod_selector(Component::Node)),
+        ..NetworkPolicyPeer::default()
+    };
     let operators = NetworkPolicyPeer {
         namespace_selector: Some(equal("kubernetes.io/metadata.name", view.operator_namespace)),
         pod_selector: Some(equal("app.kubernetes.io/component", "operator")),
@@ -27,7 +32,7 @@ pub(super) fn agents(view: &View<'_>) -> NetworkPolicy {
             policy_types: Some(vec!["Ingress".to_owned()]),
             ingress: Some(vec![
                 NetworkPolicyIngressRule {
-                    from: Some(vec![controllers, operators]),
+                    from: Some(vec![controllers, agents, operators]),
                     ports: Some(vec![port(AGENT_PORT)]),
                 },
                 NetworkPolicyIngressRule {

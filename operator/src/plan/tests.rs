@@ -79,6 +79,7 @@ spec:
   driverName: csi.example.com
   namespace: storage
   attach: Required
+  crossPool: Refuse
   nodes:
     selector:
       matchLabels: {disk: ssd}

@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use dunnage_csi::metadata::UNWANTED;
 use dunnage_csi::v1::{
     CreateVolumeRequest, DeleteVolumeRequest, GetCapacityRequest, GetCapacityResponse, Topology, Volume,
 };
 use tonic::Status;
+use tonic::metadata::MetadataValue;
 
 use super::access::SingleNode;
 use super::topology::Segment;
@@ -60,11 +62,16 @@ impl Driver {
         Self { name: connected.name().to_owned(), can: Can::of(&connected), connected, timeout }
     }
 
-    pub async fn create_volume(&self, request: CreateVolumeRequest) -> Result<Volume, Status> {
+    /// `wanted` tells whether anybody waits for the volume still; a driver of ours gives up a copy for nobody.
+    pub async fn create_volume(&self, request: CreateVolumeRequest, wanted: bool) -> Result<Volume, Status> {
         let method = "/csi.v1.Controller/CreateVolume";
-        let call = self.connected.controller(method, self.timeout, request, async |mut client, request| {
-            client.create_volume(request).await
-        });
+        let call =
+            self.connected.controller(method, self.timeout, request, async |mut client, mut request| {
+                if !wanted {
+                    request.metadata_mut().insert(UNWANTED, MetadataValue::from_static("true"));
+                }
+                client.create_volume(request).await
+            });
         Ok(call.await?.volume.unwrap_or_default())
     }
 

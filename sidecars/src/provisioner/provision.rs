@@ -156,7 +156,8 @@ async fn attempt(context: &Context, job: &Job) -> Result<String, Stop> {
     still_wanted(context, job).await?;
     context.journal.record(&job.uid, &prepared.entry).await.map_err(Stop::early)?;
     context.progress.begin(&job.uid, prepared.entry.clone());
-    let answer = context.driver.create_volume(prepared.request.clone()).await;
+    let wanted = job.waits != Waits::Nobody;
+    let answer = context.driver.create_volume(prepared.request.clone(), wanted).await;
     let volume = match answer {
         Ok(volume) => volume,
         Err(status) => {

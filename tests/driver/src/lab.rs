@@ -18,7 +18,7 @@ use dunnage_csi::v1::{
 use dunnage_driver::id::PoolId;
 use dunnage_driver::node::{Config, Driver};
 use dunnage_driver::steps::Steps;
-use dunnage_driver::{EngineKind, Overcommit, Reserve};
+use dunnage_driver::{CopySettings, EngineKind, Overcommit, Reserve};
 use dunnage_host::btrfs::is_btrfs;
 use dunnage_host::dir::Dir;
 use dunnage_host::mountinfo;
@@ -79,6 +79,7 @@ impl Lab {
             steps: Steps::default(),
             overcommit: Overcommit::default(),
             reserve: Reserve::default(),
+            copies: CopySettings::default(),
         };
         change(&mut config);
         std::fs::create_dir_all(&config.pool_path).unwrap();

@@ -1,8 +1,14 @@
 //! The router with the drivers of two nodes: csi-sanity through it, and what happens when nodes and disks come and go.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
+#[path = "router/copies.rs"]
+mod copies;
+#[path = "router/copy_crash.rs"]
+mod copy_crash;
 #[path = "router/nodes.rs"]
 mod nodes;
+#[path = "router/tickets.rs"]
+mod tickets;
 
 use std::time::Duration;
 

@@ -1,31 +1,26 @@
 //! Recursive copying that stays in the tree, though others change it meanwhile: everything is looked at through a handle
 //! that does not open it, and only then opened through that very handle.
 
-use std::ffi::{CStr, OsStr};
+use std::ffi::OsStr;
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Statx, StatxFlags, StatxTimestamp, Timespec,
-    Timestamps, Uid, XattrFlags, chmodat, chownat, getxattr, linkat, listxattr, makedev, mkdirat, mknodat,
-    openat2, readlinkat, setxattr, statx, symlinkat, syncfs, utimensat,
+    AtFlags, FileType, Mode, OFlags, ResolveFlags, Statx, linkat, makedev, mkdirat, mknodat, openat2,
+    readlinkat, symlinkat, syncfs,
 };
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use super::attributes::{Reader, apply, look, through_proc};
 use super::{CONFINED, Dir, Mounts};
 use crate::copy::{How, can_reflink, plain, reflink};
 use crate::error::{Error, Result, failed};
 
 /// Each level holds three open directories.
-const DEPTH: usize = 200;
-
-/// The kernel's limit for the list of attributes, and for the value of one.
-const ATTRIBUTES: usize = 64 << 10;
-
-const PERMISSIONS: u32 = 0o7777;
+pub(super) const DEPTH: usize = 200;
 
 impl Dir {
     /// Copies the directory with all below it into a new one: contents, owners, modes, times, attributes (access lists
@@ -39,8 +34,7 @@ impl Dir {
             links: to.make_dir(&links, 0o700)?,
             shares: can_reflink(to)?,
             how: How::Reflink,
-            list: vec![0; ATTRIBUTES],
-            value: vec![0; ATTRIBUTES],
+            attributes: Reader::new(),
         };
         raise_file_limit();
         copier.directory(self, &copy, DEPTH)?;
@@ -55,9 +49,7 @@ struct Copier {
     links: Dir,
     shares: bool,
     how: How,
-    /// Room for the attributes' names, and for the value of one.
-    list: Vec<u8>,
-    value: Vec<u8>,
+    attributes: Reader,
 }
 
 impl Copier {
@@ -79,7 +71,7 @@ impl Copier {
             }
         }
         // Last: a default access list would pass to the entries, and each entry changes the time.
-        self.attributes(from.as_fd(), to.as_fd(), &stat, &from.path)
+        apply(&self.attributes.read(from, &stat, &from.path)?, to, FileType::Directory, &from.path)
     }
 
     fn entry(&mut self, from: &Dir, to: &Dir, name: &OsStr, depth: usize) -> Result<()> {
@@ -132,7 +124,7 @@ impl Copier {
             self.file(&source, to, name, &path)?;
         }
         let copy = to.open_at(Path::new(name), OFlags::PATH | OFlags::NOFOLLOW, Mounts::Refuse)?;
-        self.attributes(source.as_fd(), copy.as_fd(), &stat, &path)?;
+        apply(&self.attributes.read(&source, &stat, &path)?, &copy, kind, &path)?;
         match link.map(|link| linkat(to, name, &self.links, link.as_str(), AtFlags::empty())) {
             None | Some(Ok(()) | Err(Errno::MLINK)) => Ok(()),
             Some(Err(error)) => Err(making()(error)),
@@ -152,47 +144,11 @@ impl Copier {
         self.how = How::Copy;
         plain(&from, &copy, path, None)
     }
-
-    /// Everything about a file but its content. A new owner takes away capabilities and mode bits, so it comes first.
-    fn attributes(&mut self, from: impl AsFd, to: impl AsFd, stat: &Statx, path: &Path) -> Result<()> {
-        let failing = || failed("copy the attributes of", path);
-        let (owner, group) = (Uid::from_raw(stat.stx_uid), Gid::from_raw(stat.stx_gid));
-        chownat(&to, "", Some(owner), Some(group), AtFlags::EMPTY_PATH).map_err(failing())?;
-        let (from, to) = (through_proc(from), through_proc(to));
-        let mode = u32::from(stat.stx_mode);
-        if FileType::from_raw_mode(mode) != FileType::Symlink {
-            let mode = Mode::from_raw_mode(mode & PERMISSIONS);
-            chmodat(CWD, &to, mode, AtFlags::empty()).map_err(failing())?;
-        }
-        let listed = match listxattr(&from, self.list.as_mut_slice()) {
-            Ok(listed) => listed,
-            Err(Errno::OPNOTSUPP) => 0,
-            Err(error) => return Err(failing()(error)),
-        };
-        let names = self.list[..listed].split_inclusive(|byte| *byte == 0);
-        for name in names.filter_map(|name| CStr::from_bytes_with_nul(name).ok()) {
-            let size = match getxattr(&from, name, self.value.as_mut_slice()) {
-                Ok(size) => size,
-                // Removed meanwhile.
-                Err(Errno::NODATA) => continue,
-                Err(error) => return Err(failing()(error)),
-            };
-            setxattr(&to, name, &self.value[..size], XattrFlags::empty()).map_err(failing())?;
-        }
-        let times =
-            Timestamps { last_access: time(&stat.stx_atime), last_modification: time(&stat.stx_mtime) };
-        utimensat(CWD, &to, &times, AtFlags::empty()).map_err(failing())
-    }
 }
 
-fn create(to: &Dir, name: &OsStr) -> rustix::io::Result<OwnedFd> {
+pub(super) fn create(to: &Dir, name: &OsStr) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     openat2(to, name, flags, Mode::RUSR | Mode::WUSR, CONFINED | ResolveFlags::NO_XDEV)
-}
-
-fn look(fd: impl AsFd, path: &Path) -> Result<Statx> {
-    let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-    statx(fd, "", AtFlags::EMPTY_PATH, mask).map_err(failed("look at", path))
 }
 
 /// Tells files apart, one that took the inode of another that has gone meanwhile too.
@@ -202,22 +158,13 @@ fn identity(stat: &Statx) -> String {
     format!("{device:x}-{:x}-{:x}.{:x}", stat.stx_ino, born.tv_sec, born.tv_nsec)
 }
 
-fn time(of: &StatxTimestamp) -> Timespec {
-    Timespec { tv_sec: of.tv_sec, tv_nsec: of.tv_nsec.into() }
-}
-
-fn reopen_directory(source: &OwnedFd, path: &Path) -> Result<OwnedFd> {
+pub(super) fn reopen_directory(source: &OwnedFd, path: &Path) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     openat2(source, ".", flags, Mode::empty(), CONFINED | ResolveFlags::NO_XDEV).map_err(failed("open", path))
 }
 
-/// The path by which calls that take no such handle reach it. It leads to the file itself, be that a link.
-fn through_proc(fd: impl AsFd) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))
-}
-
 /// A deep tree needs more open files than some processes start with.
-fn raise_file_limit() {
+pub(super) fn raise_file_limit() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum {
         // Without it, a tree of usual depth is copied all the same.
@@ -226,4 +173,4 @@ fn raise_file_limit() {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

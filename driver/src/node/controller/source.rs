@@ -53,7 +53,7 @@ fn check_pool(source: &Source, here: &PoolId) -> Result<()> {
 }
 
 /// The sizes that a volume with such data may have.
-pub(super) fn at_least(bytes: u64, range: Range) -> Result<Range> {
+pub(in crate::node) fn at_least(bytes: u64, range: Range) -> Result<Range> {
     let Range { required, limit } = range;
     if required != 0 && required < bytes || limit < bytes {
         return Err(Error::OutOfRange(format!(

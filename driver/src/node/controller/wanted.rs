@@ -28,13 +28,13 @@ const LONGEST_NAME: usize = 256;
 
 /// A checked request.
 #[derive(Debug)]
-pub(super) struct Wanted {
-    pub(super) name: String,
-    pub(super) range: Range,
-    pub(super) content: Content,
+pub(in crate::node) struct Wanted {
+    pub(in crate::node) name: String,
+    pub(in crate::node) range: Range,
+    pub(in crate::node) content: Content,
     /// Nothing is to be made whose size is not a hard limit.
     pub(super) require_limit: bool,
-    pub(super) source: Option<Source>,
+    pub(in crate::node) source: Option<Source>,
     /// Whether the file system is that of the source, for none is asked for.
     takes_sources: bool,
 }
@@ -58,7 +58,7 @@ impl Wanted {
     }
 
     /// An existing volume of this name, if it is what is asked for.
-    pub(super) fn matches(&self, record: Record) -> Result<Record> {
+    pub(in crate::node) fn matches(&self, record: Record) -> Result<Record> {
         let Range { required, limit } = self.range;
         let size = record.capacity_bytes;
         if size < required || size > limit {
@@ -72,7 +72,7 @@ impl Wanted {
     }
 
     /// Whether a volume consists of what is asked for.
-    pub(super) fn check_content(&self, record: &Record) -> Result<()> {
+    pub(in crate::node) fn check_content(&self, record: &Record) -> Result<()> {
         if self.takes_sources && discriminant(&record.content) == discriminant(&self.content) {
             return Ok(());
         }

@@ -8,9 +8,10 @@ use std::time::Duration;
 use dunnage_csi::agent::agent_server::{Agent, AgentServer};
 use dunnage_csi::agent::directory_client::DirectoryClient;
 use dunnage_csi::agent::{
-    AgentAddress, AgentList, DescribeRequest, DescribeResponse, FenceRequest, FenceResponse, InitPoolRequest,
-    InitPoolResponse, Pool, RemovePoolRequest, RemovePoolResponse, pool,
+    AgentAddress, AgentList, CopyHint, DescribeRequest, DescribeResponse, FenceRequest, FenceResponse,
+    InitPoolRequest, InitPoolResponse, Pool, RemovePoolRequest, RemovePoolResponse, pool,
 };
+use dunnage_csi::metadata::COPY;
 use dunnage_csi::tls::{self, Material};
 use dunnage_csi::v1::controller_client::ControllerClient;
 use dunnage_csi::v1::controller_server::{Controller, ControllerServer};
@@ -21,6 +22,7 @@ use dunnage_telemetry::health::Checks;
 use dunnage_telemetry::metrics::Metrics;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
+use prost::Message as _;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -136,8 +138,12 @@ impl Agent for Fake {
 #[tonic::async_trait]
 impl Controller for Fake {
     async fn create_volume(&self, request: Request<CreateVolumeRequest>) -> Answer<CreateVolumeResponse> {
+        let copy = request.metadata().get_bin(COPY).map(|hint| hint.to_bytes().unwrap());
         let request = request.into_inner();
         self.note("CreateVolume", &request.name).await?;
+        if let Some(copy) = copy {
+            self.note("copy from", &CopyHint::decode(copy).unwrap().address).await?;
+        }
         let id = VolumeId::make(&self.pool, &request.name).to_string();
         let made = agent::Volume { id: id.clone(), name: request.name, ..agent::Volume::default() };
         self.said.send_modify(|said| said.volumes.push(made));
@@ -288,7 +294,14 @@ impl Lab {
         let tls_dir = directory.path().join("router");
         write_set(&tls_dir, tls::ROUTER, &ca);
         let endpoint = format!("unix://{}", directory.path().join("csi.sock").display());
-        let config = Config { endpoint: endpoint.clone(), driver_name: DRIVER.to_owned(), attach, tls_dir };
+        let cross_pool = super::super::CrossPool::Copy;
+        let config = Config {
+            endpoint: endpoint.clone(),
+            driver_name: DRIVER.to_owned(),
+            attach,
+            cross_pool,
+            tls_dir,
+        };
         let (stop, metrics) = (CancellationToken::new(), Metrics::default());
         let router = tokio::spawn(serve(config, stop.clone(), metrics.clone(), Checks::default()));
         until("the router listens", async || uds::connect(&endpoint).await.is_ok()).await;
@@ -332,6 +345,11 @@ impl Lab {
         });
         self.kill(node);
         self.agents.insert(node.to_owned(), (listening.await.unwrap(), Some(runtime)));
+    }
+
+    /// Where the router reaches an agent.
+    pub(super) fn address(&self, node: &str) -> &str {
+        &self.agents[node].0
     }
 
     /// Stops an agent as a crash would.

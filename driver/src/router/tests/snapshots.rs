@@ -95,7 +95,7 @@ async fn one_call_a_snapshots_name_at_a_time() {
 }
 
 #[tokio::test]
-async fn a_volume_from_a_snapshot_goes_to_the_snapshots_pool_or_nowhere() {
+async fn a_volume_from_a_snapshot_goes_to_the_snapshots_pool_or_is_copied_from_there() {
     let (a, b) = (Fake::new("na", A), Fake::new("nb", B));
     let lab = Lab::with(&[&a, &b]).await;
     let volume = lab.create("pvc-1", &[A]).await.unwrap();
@@ -106,14 +106,14 @@ async fn a_volume_from_a_snapshot_goes_to_the_snapshots_pool_or_nowhere() {
     };
     let mut request = create_request("pvc-2", &[B]);
     request.volume_content_source = source(&snapshot_id);
-    let refused = lab.controller().create_volume(request.clone()).await.unwrap_err();
-    assert_eq!(refused.code(), Code::ResourceExhausted, "the scheduler tries another node");
-    assert!(refused.message().contains(A) && refused.message().contains("na"), "{}", refused.message());
-    assert!(b.calls().is_empty());
+    lab.controller().create_volume(request.clone()).await.unwrap();
+    assert_eq!(b.calls(), ["CreateVolume pvc-2".to_owned(), format!("copy from {}", lab.address("na"))]);
+    request.name = "pvc-3".into();
     request.accessibility_requirements = create_request("", &[B, A]).accessibility_requirements;
     let made = lab.controller().create_volume(request.clone()).await.unwrap().into_inner().volume.unwrap();
     assert!(made.volume_id.starts_with(A));
-    request.name = "pvc-3".into();
+    assert_eq!(b.calls().len(), 2, "what lies on the same pool is not copied from another");
+    request.name = "pvc-4".into();
     request.volume_content_source = source("nothing");
     assert_eq!(lab.controller().create_volume(request).await.unwrap_err().code(), Code::NotFound);
 }

@@ -16,7 +16,7 @@ use dunnage_csi::{tls, uds};
 use dunnage_driver::EngineKind;
 use dunnage_driver::id::PoolId;
 use dunnage_driver::node::{self, ServeConfig};
-use dunnage_driver::router::{self, Config};
+use dunnage_driver::router::{self, Config, CrossPool};
 use dunnage_telemetry::health::Checks;
 use dunnage_telemetry::metrics::Metrics;
 use dunnage_tests_driver::{Authority, BACKEND, DRIVER, Disk, Expected, Lab};
@@ -36,15 +36,17 @@ pub(crate) struct Node {
     _disk: Option<Disk>,
     pub(crate) lab: Lab,
     pub(crate) pool: PoolId,
+    /// Of the process that runs now.
+    pub(crate) metrics: Metrics,
     running: Option<(Runtime, CancellationToken, JoinHandle<()>)>,
-    address: String,
+    pub(crate) address: String,
 }
 
 /// The router with its nodes.
 pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Node>,
-    directory: TempDir,
-    authority: Authority,
+    pub(crate) directory: TempDir,
+    pub(crate) authority: Authority,
     metrics: Metrics,
     stop: CancellationToken,
     lists: mpsc::UnboundedSender<AgentList>,
@@ -52,10 +54,10 @@ pub(crate) struct Cluster {
 }
 
 impl Node {
-    fn new(engine: EngineKind, attach: Expected, number: usize, pool: &str) -> Self {
+    fn new(engine: EngineKind, number: usize, pool: &str, change: impl FnOnce(&mut node::Config)) -> Self {
         let mut lab = Lab::without_pool(engine, |config| {
             config.node_id = format!("node-{number}");
-            config.attach = attach == Expected::Attach;
+            change(config);
         });
         // All but the first have little room, so that what may go anywhere goes to the first.
         let disk = (number > 0).then(|| {
@@ -68,7 +70,8 @@ impl Node {
         lab.driver().init_pool(&pool, BACKEND).unwrap();
         // Served by a driver that opens the pool itself.
         lab.driver = None;
-        Self { _disk: disk, lab, pool, running: None, address: String::new() }
+        let metrics = Metrics::default();
+        Self { _disk: disk, lab, pool, metrics, running: None, address: String::new() }
     }
 
     pub(crate) fn socket(&self) -> String {
@@ -101,17 +104,31 @@ impl Drop for Node {
 impl Cluster {
     /// Starts a router and a node for each of the pools, and waits until it knows all of them.
     pub(crate) async fn start(engine: EngineKind, attach: Expected, pools: &[&str]) -> Self {
+        let attach = attach == Expected::Attach;
+        let router = |config: &mut Config| config.attach = attach;
+        Self::with(engine, pools, router, |config| config.attach = attach).await
+    }
+
+    /// The same with settings of the router and of the nodes.
+    pub(crate) async fn with(
+        engine: EngineKind,
+        pools: &[&str],
+        router: impl FnOnce(&mut Config),
+        node: impl Fn(&mut node::Config),
+    ) -> Self {
         let directory = tempfile::Builder::new().prefix("dunnage-router-").tempdir().unwrap();
         let authority = Authority::default();
         let tls_dir = authority.write(directory.path(), tls::ROUTER);
         let endpoint = format!("unix://{}", directory.path().join("csi.sock").display());
         let (metrics, stop) = (Metrics::default(), CancellationToken::new());
-        let config = Config {
+        let mut config = Config {
             endpoint: endpoint.clone(),
             driver_name: DRIVER.to_owned(),
-            attach: attach == Expected::Attach,
+            attach: false,
+            cross_pool: CrossPool::Copy,
             tls_dir,
         };
+        router(&mut config);
         let serving = router::serve(config, stop.clone(), metrics.clone(), Checks::default());
         tokio::spawn(async move { serving.await.unwrap() });
         until("the router listens", async || uds::connect(&endpoint).await.is_ok()).await;
@@ -120,7 +137,7 @@ impl Cluster {
         let mut announcer = DirectoryClient::new(channel.clone());
         tokio::spawn(async move { announcer.announce(UnboundedReceiverStream::new(receiver)).await });
         let nodes: Vec<_> =
-            pools.iter().enumerate().map(|(number, pool)| Node::new(engine, attach, number, pool)).collect();
+            pools.iter().enumerate().map(|(number, pool)| Node::new(engine, number, pool, &node)).collect();
         let mut cluster = Self { nodes, directory, authority, metrics, stop, lists, channel };
         for number in 0..pools.len() {
             cluster.boot(number);
@@ -152,7 +169,8 @@ impl Cluster {
         };
         let runtime = runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let stop = CancellationToken::new();
-        let serving = node::serve(config, stop.clone(), Metrics::default(), Checks::default());
+        node.metrics = Metrics::default();
+        let serving = node::serve(config, stop.clone(), node.metrics.clone(), Checks::default());
         let serving = runtime.spawn(async move { serving.await.unwrap() });
         node.running = Some((runtime, stop, serving));
         let agents = self.nodes.iter().filter(|node| !node.address.is_empty());
@@ -200,8 +218,13 @@ pub(crate) async fn create(
     name: &str,
     on: &PoolId,
 ) -> Result<String, Status> {
+    Ok(controller.create_volume(request(name, on)).await?.into_inner().volume.unwrap().volume_id)
+}
+
+/// A request for a volume on a pool.
+pub(crate) fn request(name: &str, on: &PoolId) -> CreateVolumeRequest {
     let here = Topology { segments: [(KEY.to_owned(), on.to_string())].into() };
-    let request = CreateVolumeRequest {
+    CreateVolumeRequest {
         name: name.to_owned(),
         capacity_range: Some(CapacityRange { required_bytes: 64 << 20, limit_bytes: 0 }),
         volume_capabilities: vec![dunnage_tests_driver::mount("")],
@@ -210,8 +233,7 @@ pub(crate) async fn create(
             preferred: vec![here],
         }),
         ..CreateVolumeRequest::default()
-    };
-    Ok(controller.create_volume(request).await?.into_inner().volume.unwrap().volume_id)
+    }
 }
 
 /// An address that nobody else in this process or beside it takes meanwhile: each caller has a loopback address alone.

@@ -1,11 +1,13 @@
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::os::unix::net::UnixListener;
 
-use rustix::fs::{Timespec, UTIME_OMIT};
+use rustix::fs::{
+    CWD, Timespec, Timestamps, UTIME_OMIT, Uid, XattrFlags, chownat, getxattr, setxattr, utimensat,
+};
 
 use super::*;
 
-fn scratch() -> (tempfile::TempDir, Dir) {
+pub(in crate::dir) fn scratch() -> (tempfile::TempDir, Dir) {
     let scratch = tempfile::tempdir().unwrap();
     std::fs::create_dir(scratch.path().join("from")).unwrap();
     let dir = Dir::open(scratch.path()).unwrap();
@@ -16,12 +18,10 @@ fn copy(dir: &Dir) -> Result<How> {
     dir.dir("from", Mounts::Refuse)?.copy_tree(dir, "to")
 }
 
-#[test]
-fn every_kind_of_file_is_copied_with_what_it_has() {
-    let (scratch, dir) = scratch();
-    let (from, to) = (scratch.path().join("from"), scratch.path().join("to"));
-    let outside = scratch.path().join("outside");
-    std::fs::write(&outside, "secret").unwrap();
+/// Every kind of file, with everything that one can have, in a directory; a file beside it is for links to lead to.
+/// Gives the socket, which goes with its listener.
+pub(in crate::dir) fn plant(from: &Path, outside: &Path) -> UnixListener {
+    std::fs::write(outside, "secret").unwrap();
     let long = "x".repeat(255);
     let names = ["plain", "new\nline", " ", "-rf", "*", long.as_str()];
     for name in names {
@@ -29,12 +29,12 @@ fn every_kind_of_file_is_copied_with_what_it_has() {
     }
     std::fs::write(from.join(OsStr::from_bytes(b"no \xff text")), "bytes").unwrap();
     std::fs::create_dir_all(from.join("sub/deep")).unwrap();
-    symlink(&outside, from.join("sub/out")).unwrap();
+    symlink(outside, from.join("sub/out")).unwrap();
     symlink("../plain", from.join("sub/in")).unwrap();
     symlink("nowhere", from.join("dangling")).unwrap();
     std::fs::hard_link(from.join("plain"), from.join("sub/again")).unwrap();
     std::fs::hard_link(from.join("sub/out"), from.join("sub/deep/out")).unwrap();
-    let _socket = UnixListener::bind(from.join("socket")).unwrap();
+    let socket = UnixListener::bind(from.join("socket")).unwrap();
     mknodat(CWD, from.join("fifo"), FileType::Fifo, Mode::RUSR, 0).unwrap();
     let root = rustix::process::geteuid().is_root();
     if root {
@@ -55,6 +55,15 @@ fn every_kind_of_file_is_copied_with_what_it_has() {
     for name in ["plain", "sub", "dangling", "fifo", "."] {
         utimensat(CWD, from.join(name), &past, AtFlags::SYMLINK_NOFOLLOW).unwrap();
     }
+    socket
+}
+
+#[test]
+fn every_kind_of_file_is_copied_with_what_it_has() {
+    let (scratch, dir) = scratch();
+    let (from, to) = (scratch.path().join("from"), scratch.path().join("to"));
+    let outside = scratch.path().join("outside");
+    let _socket = plant(&from, &outside);
     copy(&dir).unwrap();
     assert_eq!(listing(&from), listing(&to));
     assert_eq!(std::fs::metadata(to.join("plain")).unwrap().mode() & 0o7777, 0o4751);
@@ -71,12 +80,12 @@ fn every_kind_of_file_is_copied_with_what_it_has() {
     assert_eq!(left, ["from", "outside", "to"]);
 }
 
-fn inode(path: &Path) -> u64 {
+pub(in crate::dir) fn inode(path: &Path) -> u64 {
     std::fs::symlink_metadata(path).unwrap().ino()
 }
 
 /// All that is to be equal, by path.
-fn listing(root: &Path) -> Vec<String> {
+pub(in crate::dir) fn listing(root: &Path) -> Vec<String> {
     let mut lines = Vec::new();
     let mut todo = vec![root.to_owned()];
     while let Some(path) = todo.pop() {
