@@ -132,7 +132,20 @@ impl Store {
         info!(pool = %id, volumes = records.len(), "pool opened");
         let making = transit.owed(engine.as_ref());
         let index = Mutex::new(Index { records, making, ..Index::default() });
-        Ok(Self { id, root, _own: own, volumes, snapshots, transit, trash, engine, reserve, index, changed, steps })
+        Ok(Self {
+            id,
+            root,
+            _own: own,
+            volumes,
+            snapshots,
+            transit,
+            trash,
+            engine,
+            reserve,
+            index,
+            changed,
+            steps,
+        })
     }
 
     pub(crate) fn record(&self, id: &VolumeId) -> Option<Record> {

@@ -88,6 +88,7 @@ impl Tree {
 
     /// Writes the files below a folder, for a container engine to copy.
     pub(crate) fn write(&self, root: &Path) -> anyhow::Result<()> {
+        fs::create_dir_all(root).with_context(|| format!("cannot make {}", root.display()))?;
         for (path, entry) in &self.0 {
             let path = root.join(path);
             match &entry.content {
@@ -119,6 +120,17 @@ mod tests {
         back.link("/bin", "usr/bin");
         back.file("usr/bin/a", b"a".to_vec(), 0o755);
         assert_eq!(forth.tar().unwrap(), back.tar().unwrap());
+    }
+
+    #[test]
+    fn a_folder_to_write_to_is_made() {
+        let mut tree = Tree::default();
+        tree.file("/usr/bin/a", b"a".to_vec(), 0o755);
+        tree.link("bin", "usr/bin");
+        let parent = tempfile::tempdir().unwrap();
+        let root = parent.path().join("new");
+        tree.write(&root).unwrap();
+        assert_eq!(fs::read(root.join("bin/a")).unwrap(), b"a");
     }
 
     #[test]

@@ -331,6 +331,7 @@ mod tests {
                     content: Content::Subvolume,
                     published_node: None,
                     source: None,
+                    inline: None,
                 };
                 (id, record)
             })

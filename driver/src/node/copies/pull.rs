@@ -180,6 +180,7 @@ impl Driver {
             content: content.allocated(wanted.content.allocation()),
             published_node: None,
             source,
+            inline: None,
         };
         wanted.check_content(&record).map_err(|error| cannot(error.to_string()))?;
         let range = at_least(head.volume_bytes, wanted.range)?;
