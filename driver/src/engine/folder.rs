@@ -144,7 +144,7 @@ mod tests {
             for (refused, words) in [
                 (capability("ext4", ""), ["ext4", "LoopFile", kind]),
                 (block, ["volumeMode Filesystem", "LoopFile", kind]),
-                (capability("", "data=journal"), ["data", "noatime", kind]),
+                (capability("", "data=journal"), ["data", "noatime", "pool"]),
             ] {
                 let refusal = check(kind, &refused).unwrap_err().to_string();
                 assert!(words.iter().all(|word| refusal.contains(word)), "{refusal}");

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request};
 
 const MIB: i64 = 1 << 20;
-const ENGINES: [EngineKind; 2] = [EngineKind::Directory, EngineKind::LoopFile];
+const ENGINES: [EngineKind; 3] = [EngineKind::Directory, EngineKind::LoopFile, EngineKind::Btrfs];
 
 async fn capacity(lab: &Lab) -> i64 {
     let request = Request::new(GetCapacityRequest::default());
@@ -55,7 +55,10 @@ async fn an_inline_volume_lives_as_long_as_its_pod() {
 async fn an_inline_volume_counts_in_the_capacity_of_its_pool() {
     for engine in ENGINES {
         let mut lab = Lab::without_pool(engine, |_| {});
-        let mut disk = Disk::make(lab.root(), 256);
+        let mut disk = match engine {
+            EngineKind::Btrfs => Disk::btrfs(lab.root(), 256),
+            _ => Disk::make(lab.root(), 256),
+        };
         disk.mount(&lab.config.pool_path);
         lab.driver().init_pool(&pool_id(), BACKEND).unwrap();
         let before = capacity(&lab).await;
