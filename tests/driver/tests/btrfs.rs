@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use dunnage_csi::agent::agent_server::Agent as _;
 use dunnage_csi::agent::pool::State;
@@ -79,14 +80,15 @@ impl Pool {
 
     fn finish(mut self) {
         self.lab.assert_clean();
-        // A start removes what nobody needs any more, as does a minute's wait.
-        for _ in 0..100 {
+        // A start removes what nobody needs any more, as does a minute's wait. The kernel takes its time with a subvolume.
+        let deadline = Instant::now() + Duration::from_secs(120);
+        loop {
             self.dir().sync_filesystem().unwrap();
             self.lab.restart();
-            if self.groups().is_empty() {
+            if self.groups().is_empty() || Instant::now() > deadline {
                 break;
             }
-            std::thread::sleep(std::time::Duration::from_millis(100));
+            std::thread::sleep(Duration::from_millis(100));
         }
         assert_eq!(self.groups(), Vec::<String>::new(), "quota groups are left");
         self.lab.driver = None;
