@@ -210,7 +210,8 @@ async fn what_kubelet_will_never_unpublish_is_removed_and_nothing_else() {
 
 #[tokio::test]
 async fn a_lost_pool_keeps_no_pod_and_its_inline_volumes_go_when_it_is_back() {
-    for engine in ENGINES {
+    // A subvolume's pool is a mount point here and cannot be moved aside.
+    for engine in [EngineKind::Directory, EngineKind::LoopFile] {
         let mut lab = Lab::new(engine);
         let target = lab.publish_inline("cart-0", "", &[("size", "16Mi")]).await.unwrap();
         lab.driver = None;

@@ -334,7 +334,11 @@ async fn a_source_that_is_deleted_meanwhile_is_told_and_what_came_is_removed() {
     cluster.until_connected(1).await;
     cluster.boot(SOURCE);
     cluster.until_connected(2).await;
-    cluster.controller().delete_snapshot(delete).await.unwrap();
+    // The connection may need a moment more.
+    until("the snapshot is deleted", async || {
+        cluster.controller().delete_snapshot(delete.clone()).await.is_ok()
+    })
+    .await;
     let gone = provision(&cluster, &request).await.unwrap_err();
     assert_eq!(gone.code(), Code::NotFound, "{gone}");
     assert!(gone.message().contains(&snapshot), "{gone}");

@@ -61,7 +61,10 @@ impl Node {
         });
         // All but the first have little room, so that what may go anywhere goes to the first.
         let disk = (number > 0).then(|| {
-            let mut disk = Disk::make(lab.root(), 512);
+            let mut disk = match engine {
+                EngineKind::Btrfs => Disk::btrfs(lab.root(), 512),
+                _ => Disk::make(lab.root(), 512),
+            };
             disk.mount(&lab.config.pool_path);
             disk
         });
