@@ -19,7 +19,7 @@ use crate::capability::Capability;
 use crate::copies::Stop;
 use crate::engine::Engine;
 use crate::engine::folder::{self, DATA, Published, data, data_in};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::id::VolumeId;
 use crate::record::{Allocation, Content, Record};
 use crate::size::Sizes;
@@ -137,6 +137,14 @@ impl Btrfs {
             warn!(error = chain(&error), "cannot look after the quotas of the pool");
         }
     }
+}
+
+/// A tree is received with the help of links from beside it, and none leads into a subvolume.
+fn stays() -> Error {
+    Error::Precondition(
+        "the data of a Btrfs volume cannot be copied to another pool yet: ask for the claim on the node that has them"
+            .to_owned(),
+    )
 }
 
 impl Engine for Btrfs {
@@ -283,12 +291,12 @@ impl Engine for Btrfs {
         self.adopt(dir, record)
     }
 
-    fn send(&self, dir: &Dir, sink: &mut dyn Sink<Error = Stop>) -> std::result::Result<(), Stop> {
-        folder::send(dir, sink)
+    fn send(&self, _: &Dir, _: &mut dyn Sink<Error = Stop>) -> std::result::Result<(), Stop> {
+        Err(Stop::Failed(stays()))
     }
 
-    fn receive(&self, dir: &Dir, at: &Position) -> Result<Box<dyn Receive>> {
-        folder::receive(dir, at)
+    fn receive(&self, _: &Dir, _: &Position) -> Result<Box<dyn Receive>> {
+        Err(stays())
     }
 
     fn stages_data(&self) -> bool {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use dunnage_host::dir::Dir;
+use dunnage_host::dir::{Dir, TreeReceiver};
 use dunnage_host::mount::Place;
 use dunnage_host::mountinfo::Mount;
 use dunnage_host::space::Space;
@@ -214,11 +214,11 @@ impl Engine for Directory {
     }
 
     fn send(&self, dir: &Dir, sink: &mut dyn Sink<Error = Stop>) -> std::result::Result<(), Stop> {
-        folder::send(dir, sink)
+        data_in(dir)?.send_tree(sink)
     }
 
     fn receive(&self, dir: &Dir, at: &Position) -> Result<Box<dyn Receive>> {
-        folder::receive(dir, at)
+        Ok(Box::new(TreeReceiver::new(dir, DATA, at)?))
     }
 
     fn stages_data(&self) -> bool {

@@ -5,13 +5,11 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dunnage_csi::mount_options::On;
-use dunnage_host::dir::{Dir, Mounts, TreeReceiver};
+use dunnage_host::dir::{Dir, Mounts};
 use dunnage_host::mount::on_filesystem;
 use dunnage_host::mountinfo::{self, Mount};
-use dunnage_host::stream::{Position, Receive, Sink};
 
 use crate::capability::Capability;
-use crate::copies::Stop;
 use crate::error::{Error, Result};
 use crate::store::Volume;
 
@@ -25,16 +23,6 @@ pub(super) fn data(volume: &Volume) -> Result<Dir> {
 /// The data in the directory of a volume or of a snapshot.
 pub(super) fn data_in(dir: &Dir) -> Result<Dir> {
     Ok(dir.dir(DATA, Mounts::Refuse)?)
-}
-
-/// Sends the data in the directory of a volume or of a snapshot.
-pub(super) fn send(dir: &Dir, sink: &mut dyn Sink<Error = Stop>) -> std::result::Result<(), Stop> {
-    data_in(dir)?.send_tree(sink)
-}
-
-/// Receives such data into the directory of a new volume.
-pub(super) fn receive(dir: &Dir, at: &Position) -> Result<Box<dyn Receive>> {
-    Ok(Box::new(TreeReceiver::new(dir, DATA, at)?))
 }
 
 /// Refuses what a directory in a pool of this type cannot be.
