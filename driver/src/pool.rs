@@ -184,6 +184,7 @@ impl Pool {
                 own.remove_file(MARKER)?;
                 own.sync()?;
                 self.steps.reach("pool marker removed");
+                store::empty_trash(&root)?;
                 root.remove_tree(OWN)?;
             }
             Err(error) if error.is_not_found() => {}

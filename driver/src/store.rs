@@ -48,15 +48,20 @@ pub(crate) fn make_dirs(root: &Dir) -> Result<()> {
     Ok(())
 }
 
-/// Removes them again, with what was deleted; a directory that holds anything else stays.
+/// Removes them again; a directory that holds anything stays.
 pub(crate) fn remove_dirs(root: &Dir) -> Result<()> {
-    if root.has(TRASH)? {
-        root.remove_tree(TRASH)?;
-    }
-    for name in [VOLUMES, SNAPSHOTS, TRANSIT] {
+    for name in [VOLUMES, SNAPSHOTS, TRANSIT, TRASH] {
         if root.has(name)? && root.dir(name, Mounts::Refuse)?.entries()?.is_empty() {
             root.remove_tree(name)?;
         }
+    }
+    Ok(())
+}
+
+/// Removes what was deleted from a pool. What has that name where there is no pool may be anybody's.
+pub(crate) fn empty_trash(root: &Dir) -> Result<()> {
+    if root.has(TRASH)? {
+        root.remove_tree(TRASH)?;
     }
     Ok(())
 }

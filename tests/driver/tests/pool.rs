@@ -166,3 +166,16 @@ async fn an_empty_pool_is_given_up_and_one_with_volumes_is_not() {
     assert_eq!(std::fs::read_dir(&lab.config.pool_path).unwrap().count(), 0);
     assert_eq!(state(&lab), State::Empty);
 }
+
+#[test]
+fn what_others_have_on_a_path_without_a_pool_is_not_removed_with_it() {
+    let lab = empty();
+    for name in ["trash", "volumes"] {
+        std::fs::create_dir(lab.config.pool_path.join(name)).unwrap();
+        std::fs::write(lab.config.pool_path.join(name).join("file"), "kept").unwrap();
+    }
+    lab.driver().remove_pool(&pool_id()).unwrap();
+    for name in ["trash", "volumes"] {
+        assert_eq!(std::fs::read(lab.config.pool_path.join(name).join("file")).unwrap(), b"kept");
+    }
+}
