@@ -179,6 +179,23 @@ impl Dir {
         syncfs(&self.fd).map_err(failed("sync the file system of", &self.path))
     }
 
+    /// Does something with each entry but `.` and `..`, one at a time, for there may be millions.
+    pub(crate) fn each<E: From<Error>>(
+        &self,
+        mut work: impl FnMut(&OsStr) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        let listing = || failed("list", &self.path);
+        let mut entries = rustix::fs::Dir::read_from(&self.fd).map_err(listing())?;
+        while let Some(entry) = entries.read() {
+            let entry = entry.map_err(listing())?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name != "." && name != ".." {
+                work(name)?;
+            }
+        }
+        Ok(())
+    }
+
     /// All entries but `.` and `..`, sorted by name.
     pub fn entries(&self) -> Result<Vec<Entry>> {
         let looking = || failed("list", &self.path);

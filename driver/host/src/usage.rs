@@ -1,7 +1,6 @@
 //! What a directory tree takes up, counted by walking it.
 
 use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use rustix::fs::{AtFlags, FileType, statat};
@@ -29,18 +28,10 @@ pub fn measure(dir: &Dir) -> Result<Usage> {
 }
 
 fn walk(dir: &Dir, depth: usize, usage: &mut Usage) -> Result<()> {
-    let listing = || failed("list", dir.path());
-    // One entry at a time, for there may be millions.
-    let mut entries = rustix::fs::Dir::read_from(dir).map_err(listing())?;
-    while let Some(entry) = entries.read() {
-        let entry = entry.map_err(listing())?;
-        let name = OsStr::from_bytes(entry.file_name().to_bytes());
-        if name == "." || name == ".." {
-            continue;
-        }
+    dir.each(|name| {
         let stat = match statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
-            Err(Errno::NOENT) => continue,
+            Err(Errno::NOENT) => return Ok(()),
             Err(error) => return Err(failed("look at", dir.path().join(name))(error)),
         };
         // A file with several names is counted once a name: an upper bound that needs no memory.
@@ -48,8 +39,8 @@ fn walk(dir: &Dir, depth: usize, usage: &mut Usage) -> Result<()> {
         if FileType::from_raw_mode(stat.st_mode) == FileType::Directory && depth > 0 {
             descend(dir, name, depth - 1, usage)?;
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 fn descend(dir: &Dir, name: &OsStr, depth: usize, usage: &mut Usage) -> Result<()> {

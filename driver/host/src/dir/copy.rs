@@ -4,7 +4,6 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use rustix::fs::{
@@ -61,15 +60,7 @@ impl Copier {
             });
         }
         let stat = look(from, &from.path)?;
-        // One entry at a time, for there may be millions.
-        let mut entries = rustix::fs::Dir::read_from(from).map_err(failed("list", &from.path))?;
-        while let Some(entry) = entries.read() {
-            let entry = entry.map_err(failed("list", &from.path))?;
-            let name = OsStr::from_bytes(entry.file_name().to_bytes());
-            if name != "." && name != ".." {
-                self.entry(from, to, name, depth)?;
-            }
-        }
+        from.each(|name| self.entry(from, to, name, depth))?;
         // Last: a default access list would pass to the entries, and each entry changes the time.
         apply(&self.attributes.read(from, &stat, &from.path)?, to, FileType::Directory, &from.path)
     }

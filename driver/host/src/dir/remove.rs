@@ -1,7 +1,6 @@
 //! Recursive removal that stays in the tree, whatever was planted there and however deep it goes.
 
 use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use rustix::fs::{AtFlags, renameat, unlinkat};
@@ -82,18 +81,12 @@ fn remove(
     }
 }
 
-/// Removes the entries of a directory, and tells how many it met: one at a time, for there may be millions.
+/// Removes the entries of a directory, and tells how many it met.
 fn empty(dir: &Dir, top: &Dir, top_name: &str, depth: usize, moved: &mut usize) -> Result<usize> {
-    let listing = || failed("list", &dir.path);
     let mut met = 0;
-    let mut entries = rustix::fs::Dir::read_from(dir).map_err(listing())?;
-    while let Some(entry) = entries.read() {
-        let entry = entry.map_err(listing())?;
-        let name = OsStr::from_bytes(entry.file_name().to_bytes());
-        if name != "." && name != ".." {
-            remove(dir, name, top, top_name, depth, moved)?;
-            met += 1;
-        }
-    }
+    dir.each(|name| {
+        met += 1;
+        remove(dir, name, top, top_name, depth, moved)
+    })?;
     Ok(met)
 }

@@ -41,15 +41,7 @@ impl<S: Sink + ?Sized> Sender<'_, S> {
             return Err(problem(&from.path, format!("lies more than {DEPTH} directories deep")).into());
         }
         let stat = look(from, &from.path)?;
-        // One entry at a time, for there may be millions.
-        let mut entries = rustix::fs::Dir::read_from(from).map_err(failed("list", &from.path))?;
-        while let Some(entry) = entries.read() {
-            let entry = entry.map_err(failed("list", &from.path))?;
-            let name = OsStr::from_bytes(entry.file_name().to_bytes());
-            if name != "." && name != ".." {
-                self.entry(from, name, depth)?;
-            }
-        }
+        from.each(|name| self.entry(from, name, depth))?;
         let attributes = self.attributes.read(from, &stat, &from.path)?;
         self.sink.step(Step::End(attributes))
     }
