@@ -47,7 +47,8 @@ impl EngineKind {
     }
 }
 
-/// What an engine does. Everything is idempotent, and done under the volume's lock.
+/// What an engine does. Everything is idempotent, and done under the volume's lock. What is done unless an engine says
+/// otherwise suits data that need no device and no file system of their own.
 pub(crate) trait Engine: fmt::Debug + Send + Sync {
     /// Why no volume can be made on the file system of a directory, and what to do; `None` when they can.
     fn unfit(&self, _root: &Dir) -> Result<Option<String>> {
@@ -87,10 +88,14 @@ pub(crate) trait Engine: fmt::Debug + Send + Sync {
     fn grow(&self, volume: &Volume, bytes: u64) -> Result<()>;
 
     /// Whether a volume that has grown has to be grown on its node as well before pods see it.
-    fn grows_on_node(&self) -> bool;
+    fn grows_on_node(&self) -> bool {
+        false
+    }
 
     /// Gives what is staged on this node the size of the volume.
-    fn grow_staged(&self, volume: &mut Volume) -> Result<()>;
+    fn grow_staged(&self, _volume: &mut Volume) -> Result<()> {
+        Ok(())
+    }
 
     /// Makes the volume usable on this node, mounted at `staging` if the engine needs that.
     fn stage(&self, volume: &mut Volume, staging: &Place, capability: &Capability) -> Result<()>;
@@ -105,13 +110,19 @@ pub(crate) trait Engine: fmt::Debug + Send + Sync {
     fn is_whole(&self, volume: &Volume, mount: &Mount) -> bool;
 
     /// Makes ready what is published for this way of use, which a block device has for all its pods at once.
-    fn open_for(&self, volume: &Volume, read_only: bool) -> Result<()>;
+    fn open_for(&self, _volume: &Volume, _read_only: bool) -> Result<()> {
+        Ok(())
+    }
 
     /// Lets go of what staging holds, once nothing is mounted; `false` when somebody else still holds it.
-    fn release(&self, volume: &Volume) -> Result<bool>;
+    fn release(&self, _volume: &Volume) -> Result<bool> {
+        Ok(true)
+    }
 
     /// The same for a volume whose pool is gone, as far as anything of it outlives its last mount.
-    fn release_lost(&self, id: &VolumeId) -> Result<bool>;
+    fn release_lost(&self, _id: &VolumeId) -> Result<bool> {
+        Ok(true)
+    }
 
     /// Makes durable what was written while the volume was staged.
     fn persist(&self, volume: &Volume) -> Result<()>;
@@ -145,7 +156,9 @@ pub(crate) trait Engine: fmt::Debug + Send + Sync {
     fn receive(&self, dir: &Dir, at: &Position) -> Result<Box<dyn Receive>>;
 
     /// Whether staging and unstaging write to the data, so that both have to wait for a copy.
-    fn stages_data(&self) -> bool;
+    fn stages_data(&self) -> bool {
+        false
+    }
 
     /// Undoes, when a pool is opened, what a killed process did to volumes in use.
     fn recover(&self, store: &Arc<Store>);

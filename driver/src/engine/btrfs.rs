@@ -209,14 +209,6 @@ impl Engine for Btrfs {
         limits::set(&volume.dir, bytes)
     }
 
-    fn grows_on_node(&self) -> bool {
-        false
-    }
-
-    fn grow_staged(&self, _: &mut Volume) -> Result<()> {
-        Ok(())
-    }
-
     fn stage(&self, volume: &mut Volume, _: &Place, _: &Capability) -> Result<()> {
         self.settle(volume)
     }
@@ -232,18 +224,6 @@ impl Engine for Btrfs {
 
     fn is_whole(&self, volume: &Volume, mount: &Mount) -> bool {
         folder::is_whole(volume, mount)
-    }
-
-    fn open_for(&self, _: &Volume, _: bool) -> Result<()> {
-        Ok(())
-    }
-
-    fn release(&self, _: &Volume) -> Result<bool> {
-        Ok(true)
-    }
-
-    fn release_lost(&self, _: &VolumeId) -> Result<bool> {
-        Ok(true)
     }
 
     /// All of the pool's file system: one subvolume alone cannot be synced.
@@ -297,10 +277,6 @@ impl Engine for Btrfs {
 
     fn receive(&self, _: &Dir, _: &Position) -> Result<Box<dyn Receive>> {
         Err(stays())
-    }
-
-    fn stages_data(&self) -> bool {
-        false
     }
 
     /// Before anybody can ask for a growth.

@@ -131,14 +131,6 @@ impl Engine for Directory {
         limits::change(&data(volume)?, bytes)
     }
 
-    fn grows_on_node(&self) -> bool {
-        false
-    }
-
-    fn grow_staged(&self, _: &mut Volume) -> Result<()> {
-        Ok(())
-    }
-
     fn stage(&self, volume: &mut Volume, _: &Place, _: &Capability) -> Result<()> {
         data(volume).map(|_| ())
     }
@@ -154,18 +146,6 @@ impl Engine for Directory {
 
     fn is_whole(&self, volume: &Volume, mount: &Mount) -> bool {
         folder::is_whole(volume, mount)
-    }
-
-    fn open_for(&self, _: &Volume, _: bool) -> Result<()> {
-        Ok(())
-    }
-
-    fn release(&self, _: &Volume) -> Result<bool> {
-        Ok(true)
-    }
-
-    fn release_lost(&self, _: &VolumeId) -> Result<bool> {
-        Ok(true)
     }
 
     /// All of the pool's file system: the kernel does not know which of it is the volume's.
@@ -219,10 +199,6 @@ impl Engine for Directory {
 
     fn receive(&self, dir: &Dir, at: &Position) -> Result<Box<dyn Receive>> {
         Ok(Box::new(TreeReceiver::new(dir, DATA, at)?))
-    }
-
-    fn stages_data(&self) -> bool {
-        false
     }
 
     fn recover(&self, _: &Arc<Store>) {}
