@@ -1,7 +1,7 @@
 # The front door. `make` shows what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-keep test lint test-unit test-driver test-control-plane test-lab test-system test-conformance bench fuzz image clean clean-cache
+.PHONY: help demo demo-keep test lint test-unit test-driver test-control-plane test-lab test-system test-cgroup-v2 test-conformance bench fuzz image clean clean-cache
 
 # Cargo profile of the image: `release` to publish it, `fast` (built in half the time) for tests and the demo.
 PROFILE ?= release
@@ -35,6 +35,9 @@ test-system: ## The whole on an embedded cluster of two nodes, with power cuts
 
 test-lab: ## The driver's tests that need Debian's stock kernel (project quota), in a virtual machine
 	@tests/report test-lab tests/lab/test
+
+test-cgroup-v2: ## The embedded cluster under cgroup v2, in a virtual machine (not part of `make test`; 4 minutes)
+	@SECONDS_AT_MOST=1800 MEMORY=6144 tests/report test-cgroup-v2 tests/lab/run tests/lab/cluster
 
 test-conformance: ## The Kubernetes storage suite against each engine (not part of `make test`)
 	@PROFILE=fast tests/report test-conformance tests/conformance/run.sh

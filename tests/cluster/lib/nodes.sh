@@ -54,11 +54,11 @@ detach_loops() {
   for name in "${found[@]}"; do losetup --detach "$name" 2>/dev/null || true; done
 }
 
-# Ready must be news of this start: an object from before a power loss still says Ready.
+# Ready must be news of this start, which takes more than a second: an object from before a power loss still says Ready.
 node_is_ready() {
   local ready='' heartbeat=''
   read -r ready heartbeat < <(kubectl get node "n$1" -o jsonpath='{range .status.conditions[?(@.type=="Ready")]}{.status} {.lastHeartbeatTime}{"\n"}{end}')
-  [[ $ready == True && $(date -d "$heartbeat" +%s) -ge $(cat "$state/nodes/n$1/started") ]]
+  [[ $ready == True && $(date -d "$heartbeat" +%s) -gt $(cat "$state/nodes/n$1/started") ]]
 }
 
 wait_for_node() { wait_until "$patience" node_is_ready "$1" || die "node n$1 did not become Ready"; }

@@ -12,13 +12,14 @@ use serde_json::Value;
 /// How long a wait may take before the test fails. Generous: a slow machine is no failure.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Name of the cluster that `tests/system/run` starts and ends.
-pub const NAME: &str = "system";
+/// Holds the name of the cluster that `tests/system/run` started for these tests.
+const NAME: &str = "DUNNAGE_TEST_CLUSTER";
 
 fn cluster() -> &'static Cluster {
     static CLUSTER: OnceLock<Cluster> = OnceLock::new();
     CLUSTER.get_or_init(|| {
-        Cluster::attach(NAME).expect("the cluster is up: start the tests by tests/system/run")
+        let name = std::env::var(NAME).expect("the tests are started by tests/system/run");
+        Cluster::attach(&name).expect("the cluster is up")
     })
 }
 
@@ -139,24 +140,12 @@ impl Node {
 
     /// Boots the node and waits until it is Ready.
     pub fn power_on(&self) {
-        self.handle().start().expect("the node is started");
-        self.wait_ready();
+        self.handle().start().expect("the node is started and becomes Ready");
     }
 
     /// Kills kubelet; the node's supervisor starts it again.
     pub fn restart_kubelet(&self) {
         self.handle().restart_kubelet().expect("kubelet is killed");
-    }
-
-    /// Waits until the API server calls the node Ready.
-    pub fn wait_ready(&self) {
-        eventually(&format!("node {} to be Ready", self.0), || {
-            let node = get(&["node", &self.0]);
-            condition(&node, "Ready")
-                .filter(|ready| ready["status"] == "True")
-                .map(|_| ())
-                .ok_or_else(|| node.to_string())
-        });
     }
 
     /// Waits until the API server has noticed that the node is away.

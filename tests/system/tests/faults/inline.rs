@@ -51,7 +51,6 @@ fn an_inline_volume_has_its_size_holds_its_backend_and_goes_with_its_pod() {
     // The node loses its power. The pod is the same afterwards, and so are its data.
     node.power_off();
     node.power_on();
-    node.wait_ready();
     eventually("the pod's data after the power cut", || {
         let data = space.exec("app", "cat /data/file")?;
         if data == written { Ok(()) } else { Err(format!("{data} in place of {written}")) }
@@ -62,7 +61,6 @@ fn an_inline_volume_has_its_size_holds_its_backend_and_goes_with_its_pod() {
     try_kubectl(&["delete", "pod", "app", "-n", &space.0, "--force", "--grace-period=0"])
         .unwrap_or_else(|error| panic!("{error}"));
     node.power_on();
-    node.wait_ready();
     wait_for_volumes(&node, pool, 0);
     assert_eq!(node.loop_devices(&found[0]), Vec::<String>::new());
 
