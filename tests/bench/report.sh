@@ -5,6 +5,7 @@ set -euo pipefail
 folder=$1
 sidecars=$folder/sidecars.jsonl
 directory=$folder/directory.jsonl
+engines=$folder/engines.jsonl
 count=$(jq -s 'map(select(.mode == "burst")) | .[0].n' "$sidecars")
 
 # rows MODE FILTER [FILE]: one table row for each result of that mode; FILTER gives its cells.
@@ -119,4 +120,79 @@ END
     (map(select(.mode == "idle")) | first | .phases[0].procs) as $idle
     | (map(select(.mode == "burst")) | first | .phases | map(select(.name == "create")) | first | .procs) as $full
     | $idle | keys[] | "| \(.) | \($idle[.] | memory) | \($full[.] | memory) |"' "$directory"
+fi
+
+# engine_table KIND KEY COLUMNS CELL: a row a pool, a column for each value of KEY; CELL gives a result's cell.
+engine_table() {
+  jq -rs --arg kind "$1" --arg key "$2" --argjson columns "$3" '
+    def r1: if . == null then "–" else (. * 10 | round / 10) end;
+    map(select(.of == $kind)) | group_by(.pool)[] | . as $rows
+    | [$rows[0].pool] + [$columns[] as $column | $rows | map(select(.[$key] == $column)) | first
+        | if . == null then "–" else ('"$4"') end]
+    | map(tostring) | "| " + join(" | ") + " |"' "$engines"
+}
+
+if [[ -s $engines ]]; then
+  cat <<END
+
+## The engines
+
+One driver process of a node, called over its socket, on a loop device whose image lies on this machine's disk; what has to be
+durable is synced down to that image. \`LoopFile on xfs\` has volumes with xfs, \`LoopFile on ext4\` with ext4.
+
+### One call at a time (median, 90th percentile in brackets; ms)
+
+Volumes of 1 GiB. A LoopFile volume is formatted when it is first staged.
+
+END
+  head_row "" "CreateVolume" "stage" "publish" "unpublish" "unstage" "DeleteVolume"
+  engine_table call call '["CreateVolume","NodeStageVolume","NodePublishVolume","NodeUnpublishVolume","NodeUnstageVolume","DeleteVolume"]' \
+    '"\(.p50_ms | r1) (\(.p90_ms | r1))"'
+  cat <<END
+
+### 32 callers at once (CreateVolume and DeleteVolume a second)
+
+END
+  head_row "" "calls a second"
+  engine_table at-once callers '[32]' '.calls_per_second'
+  cat <<END
+
+### Snapshot of a mounted volume, and a volume made of it (ms)
+
+Where blocks are shared (xfs, Btrfs) the size does not matter; on ext4 the data are copied. A dash: the disk had no room for it.
+
+END
+  head_row "" "snapshot of 1 GiB" "of 20 GiB"
+  engine_table snapshot gib '[1,20]' '.snapshot_ms | r1'
+  echo
+  head_row "" "restore of 1 GiB" "of 20 GiB"
+  engine_table snapshot gib '[1,20]' '.restore_ms | r1'
+  cat <<END
+
+### DeleteVolume of a volume with 100,000 files (ms)
+
+The data are moved aside before the answer, and removed after it.
+
+END
+  head_row "" "answered after"
+  engine_table delete files '[100000]' '.answer_ms | r1'
+  cat <<END
+
+### Many volumes in a pool
+
+From the start of the process to its first answer that it is ready; memory then (anonymous / resident, MiB).
+
+END
+  head_row "" "no volume" "1,000 volumes" "10,000 volumes"
+  engine_table many volumes '[0,1000,10000]' '"\(.start_ms | r1) ms, \(.anon_mib | r1) / \(.rss_mib | r1)"'
+  cat <<END
+
+### fio in a volume, and on the pool's file system without Dunnage
+
+Direct I/O on a file of 1 GiB, 8 requests of 1 MiB or 32 of 4 KiB at once. In each cell: in the volume / without.
+
+END
+  head_row "" "sequential read, MiB/s" "sequential write, MiB/s" "random read, IOPS" "random write, IOPS"
+  engine_table fio workload '["sequential read","sequential write","random read","random write"]' \
+    'if (.workload | startswith("seq")) then "\(.volume.mib_s) / \(.bare.mib_s)" else "\(.volume.iops) / \(.bare.iops)" end'
 fi
