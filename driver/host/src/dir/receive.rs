@@ -7,16 +7,17 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, linkat, makedev, mkdirat, mknodat, renameat, symlinkat, syncfs, unlinkat,
-};
-use rustix::io::Errno;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, linkat, makedev, mkdirat, mknodat, symlinkat, syncfs};
 
 use super::attributes::{apply, look};
 use super::copy::{DEPTH, create, raise_file_limit};
 use super::{Dir, Mounts};
 use crate::error::{Error, Result, failed};
 use crate::stream::{Attributes, Entry, Kind, Position, Receive, Step};
+
+mod places;
+
+use places::Places;
 
 /// The longest name and target of a symlink that Linux has.
 const NAME_LIMIT: usize = 255;
@@ -28,10 +29,10 @@ pub struct TreeReceiver {
     /// What has been begun and has not ended, from the tree itself on; empty when that has ended.
     stack: Vec<(Vec<u8>, Dir)>,
     open: Option<Open>,
-    /// A name for each file that has several, so that the others are found.
-    links: Dir,
+    /// Where each file lies that has several names, so that the others are made of it.
+    places: Places,
     parent: Dir,
-    links_name: String,
+    places_name: String,
 }
 
 /// A file that has been begun and has not ended.
@@ -46,14 +47,16 @@ struct Open {
 }
 
 impl TreeReceiver {
-    /// Receives a tree into the directory `name`, which is there, going on at a position of an earlier receiver.
+    /// Receives a tree into the directory `name`, which is there and may be a subvolume, going on at a position of an
+    /// earlier receiver.
     pub fn new(parent: &Dir, name: &str, at: &Position) -> Result<Self> {
         raise_file_limit();
         let parent = parent.dir(".", Mounts::Refuse)?;
-        let links_name = format!("{name}.links");
-        let links = parent.make_dir(&links_name, 0o700)?;
+        let places_name = format!("{name}.places");
+        let places = Places::open(&parent, &places_name)?;
         let root = parent.dir(name, Mounts::Refuse)?;
-        let mut receiver = Self { stack: vec![(Vec::new(), root)], open: None, links, parent, links_name };
+        let stack = vec![(Vec::new(), root)];
+        let mut receiver = Self { stack, open: None, places, parent, places_name };
         for name in &at.directories {
             let (below, _) = receiver.top(name)?;
             let next = below.dir(Path::new(OsStr::from_bytes(name)), Mounts::Refuse)?;
@@ -80,10 +83,7 @@ impl TreeReceiver {
     }
 
     fn bad(&self, problem: &str) -> Error {
-        Error::Unexpected {
-            path: self.parent.path.join(&self.links_name),
-            problem: format!("a stream that {problem}"),
-        }
+        Error::Unexpected { path: self.parent.path.clone(), problem: format!("a stream that {problem}") }
     }
 
     fn begin(&mut self, entry: Entry) -> Result<()> {
@@ -92,7 +92,8 @@ impl TreeReceiver {
         }
         let (dir, path) = self.top(&entry.name)?;
         let name = OsStr::from_bytes(&entry.name);
-        clear(dir, name, &self.links, &path)?;
+        // What an earlier receiver made after the position that this one goes on at.
+        dir.remove_shallow(name, DEPTH)?;
         let making = || failed("make", &path);
         match &entry.kind {
             Kind::Directory => {
@@ -105,11 +106,11 @@ impl TreeReceiver {
                 return Ok(());
             }
             Kind::Again(link) => {
-                let links = link.to_string();
-                return match linkat(&self.links, links.as_str(), dir, name, AtFlags::empty()) {
-                    Ok(()) => Ok(()),
-                    Err(Errno::NOENT) => Err(self.bad("names a file that it has not sent")),
-                    Err(error) => Err(making()(error)),
+                let place = self.places.find(*link)?;
+                return match place.map(|place| self.link(&place, dir, name)).transpose() {
+                    Ok(Some(())) => Ok(()),
+                    Err(error) if !error.is_not_found() => Err(error),
+                    Ok(None) | Err(_) => Err(self.bad("names a file that it has not sent")),
                 };
             }
             Kind::File => create(dir, name).map(drop).map_err(making())?,
@@ -139,18 +140,34 @@ impl TreeReceiver {
             let (_, dir) = self.stack.pop().ok_or_else(|| self.bad("ends more than it began"))?;
             return apply(attributes, &dir, FileType::Directory, &dir.path);
         };
-        let (dir, path) = self.top(&open.name)?;
+        let (_, path) = self.top(&open.name)?;
         if let Some(file) = &open.file {
             file.set_len(attributes.size).map_err(failed("set the size of", &path))?;
         }
         apply(attributes, &open.handle, open.kind, &path)?;
         if let Some(link) = open.link {
-            let link = link.to_string();
-            self.links.remove_file(&link)?;
-            let name = OsStr::from_bytes(&open.name);
-            linkat(dir, name, &self.links, link.as_str(), AtFlags::empty()).map_err(failed("link", &path))?;
+            let names = self.stack.iter().skip(1).map(|(name, _)| name).chain([&open.name]);
+            let place: PathBuf = names.map(|name| OsStr::from_bytes(name)).collect();
+            self.places.note(link, &place)?;
         }
         Ok(())
+    }
+
+    /// Gives a file of the tree, which is no directory, another name.
+    fn link(&self, place: &Path, to: &Dir, name: &OsStr) -> Result<()> {
+        let mut parts: Vec<&OsStr> = place.iter().collect();
+        let last = parts.pop().unwrap_or_default();
+        // Names of a file are often near one another.
+        let open = self.stack.iter().skip(1).map(|(name, _)| name.as_slice());
+        let shared = parts.iter().zip(open).take_while(|(part, name)| part.as_bytes() == *name).count();
+        let (_, start) = &self.stack[shared];
+        let mut below = None;
+        for part in &parts[shared..] {
+            let next = below.as_ref().unwrap_or(start).dir(Path::new(part), Mounts::Refuse)?;
+            below = Some(next);
+        }
+        let from = below.as_ref().unwrap_or(start);
+        linkat(from, last, to, name, AtFlags::empty()).map_err(failed("make", to.path.join(name)))
     }
 }
 
@@ -166,22 +183,6 @@ impl Open {
             _ => None,
         };
         Ok(Self { name: name.to_vec(), link, handle, kind, file })
-    }
-}
-
-/// Takes away what an earlier receiver made after the position that this one goes on at.
-fn clear(dir: &Dir, name: &OsStr, links: &Dir, path: &Path) -> Result<()> {
-    /// No number of a link, and text, which the directory's own name need not be.
-    const OLD: &str = "old";
-    match unlinkat(dir, name, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => Ok(()),
-        // Directories give one or the other, by file system.
-        Err(Errno::ISDIR | Errno::PERM) => {
-            links.remove_tree(OLD)?;
-            renameat(dir, name, links, OLD).map_err(failed("remove", path))?;
-            links.remove_tree(OLD)
-        }
-        Err(error) => Err(failed("remove", path)(error)),
     }
 }
 
@@ -219,7 +220,7 @@ impl Receive for TreeReceiver {
     }
 
     fn finish(&self) -> Result<()> {
-        self.parent.remove_tree(&self.links_name)?;
+        self.parent.remove_file(&self.places_name)?;
         self.persist()
     }
 }

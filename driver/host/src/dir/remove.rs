@@ -8,25 +8,38 @@ use rustix::io::Errno;
 
 use super::{Dir, Mounts};
 use crate::btrfs;
-use crate::error::{Result, failed};
+use crate::error::{Error, Result, failed};
 
 /// Deeper directories are first moved up, so that neither the stack nor the open files grow with the tree.
 const DEPTH: usize = 32;
+
+/// Where directories that lie deep go before they are removed: the directory, and what their names begin with.
+struct Top<'a> {
+    dir: &'a Dir,
+    name: &'a str,
+    moved: usize,
+}
 
 impl Dir {
     /// Removes an entry and all below it. Symlinks are removed, never followed; a mount is an error. A subvolume of btrfs
     /// goes as a whole, for one that is read-only cannot be emptied.
     pub fn remove_tree(&self, name: &str) -> Result<()> {
-        let mut moved = 0;
-        remove(self, OsStr::new(name), self, name, DEPTH, &mut moved)?;
+        let mut top = Top { dir: self, name, moved: 0 };
+        remove(self, OsStr::new(name), Some(&mut top), DEPTH)?;
         // Each round may move more of them up.
         let mut next = 0;
-        while next < moved {
+        while next < top.moved {
             let deep = deep_name(name, next);
-            remove(self, OsStr::new(&deep), self, name, DEPTH, &mut moved)?;
+            remove(self, OsStr::new(&deep), Some(&mut top), DEPTH)?;
             next += 1;
         }
         self.sync()
+    }
+
+    /// Removes an entry, whose name need not be text, and all below it, which is not deeper than so many directories.
+    /// Nothing is moved meanwhile. Not durable by itself.
+    pub(super) fn remove_shallow(&self, name: &OsStr, depth: usize) -> Result<()> {
+        remove(self, name, None, depth)
     }
 }
 
@@ -34,14 +47,7 @@ fn deep_name(name: &str, number: usize) -> String {
     format!("{name}.deep-{number}")
 }
 
-fn remove(
-    parent: &Dir,
-    name: &OsStr,
-    top: &Dir,
-    top_name: &str,
-    depth: usize,
-    moved: &mut usize,
-) -> Result<()> {
+fn remove(parent: &Dir, name: &OsStr, mut top: Option<&mut Top<'_>>, depth: usize) -> Result<()> {
     let removing = || failed("remove", parent.path.join(name));
     match unlinkat(parent, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(()),
@@ -55,12 +61,16 @@ fn remove(
         Err(error) => return Err(removing()(error)),
     }
     if depth == 0 {
+        let Some(top) = top else {
+            let problem = "lies deeper than what is removed here: remove it by hand".into();
+            return Err(Error::Unexpected { path: parent.path.join(name), problem });
+        };
         // A name that a removal cut short left behind is passed over.
         loop {
-            let deep = deep_name(top_name, *moved);
-            *moved += 1;
-            if !top.has(&deep)? {
-                return renameat(parent, name, top, deep.as_str()).map_err(removing());
+            let deep = deep_name(top.name, top.moved);
+            top.moved += 1;
+            if !top.dir.has(&deep)? {
+                return renameat(parent, name, top.dir, deep.as_str()).map_err(removing());
             }
         }
     }
@@ -71,7 +81,7 @@ fn remove(
         return btrfs::destroy(parent, subvolume);
     }
     loop {
-        let removed = empty(&dir, top, top_name, depth - 1, moved)?;
+        let removed = empty(&dir, top.as_deref_mut(), depth - 1)?;
         match unlinkat(parent, name, AtFlags::REMOVEDIR) {
             Ok(()) => return Ok(()),
             // A directory that changes while it is listed may have passed over some of its entries.
@@ -82,11 +92,11 @@ fn remove(
 }
 
 /// Removes the entries of a directory, and tells how many it met.
-fn empty(dir: &Dir, top: &Dir, top_name: &str, depth: usize, moved: &mut usize) -> Result<usize> {
+fn empty(dir: &Dir, mut top: Option<&mut Top<'_>>, depth: usize) -> Result<usize> {
     let mut met = 0;
     dir.each(|name| {
         met += 1;
-        remove(dir, name, top, top_name, depth, moved)
+        remove(dir, name, top.as_deref_mut(), depth)
     })?;
     Ok(met)
 }

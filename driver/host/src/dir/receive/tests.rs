@@ -46,6 +46,12 @@ fn begin(name: &[u8], kind: Kind) -> Sent {
     Sent::Step(Step::Begin(Entry { name: name.to_vec(), kind, link: None }))
 }
 
+/// A file with several names.
+fn first(name: &[u8], number: u64) -> [Sent; 2] {
+    let entry = Entry { name: name.to_vec(), kind: Kind::File, link: Some(number) };
+    [Sent::Step(Step::Begin(entry)), end()]
+}
+
 fn end() -> Sent {
     Sent::Step(Step::End(Attributes::default()))
 }
@@ -76,6 +82,8 @@ fn a_tree_arrives_with_all_it_has_wherever_the_stream_is_cut() {
         take(&mut second, &items[cut..]).unwrap();
         assert!(second.is_whole());
         second.finish().unwrap();
+        // Killed before anybody noted that: it ends once more.
+        TreeReceiver::new(&dir, "to", &second.position()).unwrap().finish().unwrap();
         assert_eq!(source, listing(&to), "cut at {cut}: {:?}", items.get(cut));
         assert_eq!(inode(&to.join("plain")), inode(&to.join("sub/again")), "cut at {cut}");
         let mut value = [0; 16];
@@ -118,6 +126,14 @@ fn nothing_that_comes_leads_out_of_the_tree() {
         vec![begin(b"out", link(b""))],
         vec![begin(b"f", Kind::File), begin(b"g", Kind::File)],
         vec![begin(b"f", Kind::Again(7))],
+        // Something else has taken the place of a file, or of its directory, meanwhile.
+        [&first(b"f", 7)[..], &[begin(b"f", Kind::Directory), end(), begin(b"g", Kind::Again(7))]].concat(),
+        [
+            &[begin(b"d", Kind::Directory)][..],
+            &first(b"outside", 7),
+            &[end(), begin(b"d", link(b"..")), end(), begin(b"g", Kind::Again(7))],
+        ]
+        .concat(),
         vec![begin(b"f", Kind::Special { mode: 0, major: 0, minor: 0 })],
         vec![begin(b"f", Kind::Special { mode: 0o040_000, major: 0, minor: 0 })],
         vec![Sent::Data(0, b"evil".to_vec())],
@@ -136,8 +152,37 @@ fn nothing_that_comes_leads_out_of_the_tree() {
         assert!(take(&mut receiver, &items).is_err(), "{items:?}");
         assert_eq!(std::fs::read(&outside).unwrap(), b"secret");
         let left: Vec<_> = dir.entries().unwrap().into_iter().map(|entry| entry.name).collect();
-        assert_eq!(left, ["from", "outside", "to", "to.links"], "{items:?}");
+        assert_eq!(left, ["from", "outside", "to", "to.places"], "{items:?}");
     }
+}
+
+/// What leads to it is what was sent, from however deep it lies to however deep its other names do.
+#[test]
+fn a_file_is_found_by_all_its_names_wherever_they_lie() {
+    let (scratch, dir) = scratch();
+    let from = scratch.path().join("from");
+    for (deep, name) in [(150, "x".repeat(100)), (3, "y".to_owned())] {
+        let mut deepest = dir.dir("from", Mounts::Refuse).unwrap();
+        for _ in 0..deep {
+            deepest = deepest.make_dir(&name, 0o700).unwrap();
+        }
+        std::fs::write(from.join(format!("first-{deep}")), deep.to_string()).unwrap();
+        for (to, again) in [(&deepest, "deep"), (&deepest, "beside")] {
+            linkat(&dir, format!("from/first-{deep}"), to, again, AtFlags::empty()).unwrap();
+        }
+    }
+    let mut stream = Stream::default();
+    dir.dir("from", Mounts::Refuse).unwrap().send_tree(&mut stream).unwrap();
+    dir.make_dir("to", 0o700).unwrap();
+    let mut receiver = TreeReceiver::new(&dir, "to", &Position::default()).unwrap();
+    take(&mut receiver, &stream.0).unwrap();
+    receiver.finish().unwrap();
+    for deep in [150, 3] {
+        let found = std::fs::metadata(scratch.path().join(format!("to/first-{deep}"))).unwrap();
+        assert_eq!(std::os::unix::fs::MetadataExt::nlink(&found), 3);
+    }
+    dir.remove_tree("to").unwrap();
+    dir.remove_tree("from").unwrap();
 }
 
 /// A name that was a symlink, or whose directory somebody has replaced by one, is never gone through.
