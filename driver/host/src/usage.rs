@@ -34,9 +34,12 @@ fn walk(dir: &Dir, depth: usize, usage: &mut Usage) -> Result<()> {
             Err(Errno::NOENT) => return Ok(()),
             Err(error) => return Err(failed("look at", dir.path().join(name))(error)),
         };
-        // A file with several names is counted once a name: an upper bound that needs no memory.
-        add(usage, stat.st_blocks);
-        if FileType::from_raw_mode(stat.st_mode) == FileType::Directory && depth > 0 {
+        // A file with several names is counted by parts, one a name, for which no name has to be remembered.
+        let names = i64::try_from(stat.st_nlink).unwrap_or(1).max(1);
+        let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        let parts = if is_dir { 1 } else { names };
+        add(usage, (stat.st_blocks + parts - 1) / parts);
+        if is_dir && depth > 0 {
             descend(dir, name, depth - 1, usage)?;
         }
         Ok(())
@@ -66,13 +69,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tree_is_counted_without_what_its_links_point_at() {
+    fn a_tree_is_counted_without_what_its_links_point_at_and_a_file_once() {
         let scratch = tempfile::tempdir().unwrap();
         std::fs::create_dir(scratch.path().join("a")).unwrap();
         std::fs::write(scratch.path().join("a/file"), vec![1; 1 << 20]).unwrap();
         std::os::unix::fs::symlink("/usr", scratch.path().join("a/link")).unwrap();
+        for name in ["other", "a/third"] {
+            std::fs::hard_link(scratch.path().join("a/file"), scratch.path().join(name)).unwrap();
+        }
         let usage = measure(&Dir::open(scratch.path()).unwrap()).unwrap();
-        assert_eq!(usage.inodes, 4);
+        assert_eq!(usage.inodes, 6);
         assert!((1 << 20..2 << 20).contains(&usage.bytes), "{usage:?}");
     }
 }
