@@ -47,7 +47,7 @@ pub fn reserve(spec: &StorageBackendSpec) -> Option<&str> {
     match spec.type_ {
         BackendType::Directory => spec.directory.as_ref()?.reserve.as_deref(),
         BackendType::LoopFile => spec.loop_file.as_ref()?.reserve.as_deref(),
-        BackendType::Btrfs => None,
+        BackendType::Btrfs => spec.btrfs.as_ref()?.reserve.as_deref(),
     }
 }
 
@@ -105,7 +105,7 @@ mod tests {
             type_: BackendType::LoopFile,
             directory: Some(Directory { path: "/d".into(), ..Directory::default() }),
             loop_file: Some(LoopFile { path: "/l".into(), require_mount_point: true, ..LoopFile::default() }),
-            btrfs: Some(Btrfs { path: "/b".into(), require_mount_point: true }),
+            btrfs: Some(Btrfs { path: "/b".into(), require_mount_point: true, ..Btrfs::default() }),
             ..StorageBackendSpec::default()
         };
         assert_eq!(pool(&spec), Some(("/l", true)));
@@ -122,11 +122,14 @@ mod tests {
         let spec = StorageBackendSpec {
             directory: Some(directory),
             loop_file: Some(loop_file),
+            btrfs: Some(Btrfs { path: "/b".into(), reserve: Some("7Gi".into()), ..Btrfs::default() }),
             ..StorageBackendSpec::default()
         };
         assert_eq!((reserve(&spec), overcommit_percent(&spec)), (Some("5%"), None));
         let spec = StorageBackendSpec { type_: BackendType::LoopFile, ..spec };
         assert_eq!((reserve(&spec), overcommit_percent(&spec)), (None, Some(150)));
+        let spec = StorageBackendSpec { type_: BackendType::Btrfs, ..spec };
+        assert_eq!((reserve(&spec), overcommit_percent(&spec)), (Some("7Gi"), None));
     }
 
     #[test]

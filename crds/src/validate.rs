@@ -245,7 +245,7 @@ mod tests {
         backend.spec.classes = vec![class("ext4")];
         assert!(matches!(validate(&backend, &[]), Err(Invalid::FsType { .. })));
         backend.spec.type_ = BackendType::Btrfs;
-        backend.spec.btrfs = Some(Btrfs { path: "/srv/pool".into(), require_mount_point: false });
+        backend.spec.btrfs = Some(Btrfs { path: "/srv/pool".into(), ..Btrfs::default() });
         let said = validate(&backend, &[]).expect_err("a file system").to_string();
         assert!(said.contains("a Btrfs volume has the file system of its pool"), "{said}");
         backend.spec.classes[0].state = ClassState::Unmanaged;
@@ -273,7 +273,7 @@ mod tests {
         let old = made("old", "/srv/pool", 1, Some("ssd"));
         let mut subvolumes = made("subvolumes", "/srv/other", 2, None);
         subvolumes.spec.type_ = BackendType::Btrfs;
-        subvolumes.spec.btrfs = Some(Btrfs { path: "/srv/pool/nested".into(), require_mount_point: false });
+        subvolumes.spec.btrfs = Some(Btrfs { path: "/srv/pool/nested".into(), ..Btrfs::default() });
         assert!(shares_no_path(&subvolumes, [&old], &nodes).is_err(), "the path of its type counts");
         for (path, day, disk, refused) in [
             ("/srv/pool", 2, None, true),

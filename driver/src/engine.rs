@@ -136,6 +136,11 @@ pub(crate) trait Engine: fmt::Debug + Send + Sync {
     /// Bytes that a copy of the data in a volume's or snapshot's directory takes at most, unless it shares blocks.
     fn data_bytes(&self, dir: &Dir) -> Result<u64>;
 
+    /// Bytes of data that are sent at most of the data in such a directory.
+    fn sent_bytes(&self, dir: &Dir) -> Result<u64> {
+        self.data_bytes(dir)
+    }
+
     /// Copies a volume's data to a new directory, as they are at one moment if the engine can bring that about. While
     /// this lasts the volume is neither staged, unstaged nor resized, if [`Engine::stages_data`].
     fn copy_volume(&self, volume: &Volume, to: &Dir) -> Result<Taken>;
@@ -152,8 +157,9 @@ pub(crate) trait Engine: fmt::Debug + Send + Sync {
     /// Sends the data in a directory that nobody changes.
     fn send(&self, dir: &Dir, sink: &mut dyn Sink<Error = Stop>) -> std::result::Result<(), Stop>;
 
-    /// Receives such data into the directory of a new volume, which [`Engine::make`] has prepared.
-    fn receive(&self, dir: &Dir, at: &Position) -> Result<Box<dyn Receive>>;
+    /// Receives such data, at most so many bytes of them, into the directory of a new volume, which [`Engine::make`] has
+    /// prepared and [`Engine::finish_copy`] will finish.
+    fn receive(&self, dir: &Dir, at: &Position, most: u64) -> Result<Box<dyn Receive>>;
 
     /// Whether staging and unstaging write to the data, so that both have to wait for a copy.
     fn stages_data(&self) -> bool {

@@ -361,11 +361,11 @@ fn load_json<T: DeserializeOwned>(dir: &Dir, entry: &str, file: &str, id: &str) 
 
 fn load(volumes: &Dir, id: &VolumeId) -> Result<Record> {
     let record: Record = load_json(volumes, id.as_str(), record::FILE, id.as_str())?;
-    if record.id == *id {
-        Ok(record)
-    } else {
-        Err(Error::Precondition(format!("its record is that of {}", record.id)))
+    if record.id != *id {
+        return Err(Error::Precondition(format!("its record is that of {}", record.id)));
     }
+    transit::arrived(&volumes.dir(id.as_str(), Mounts::Refuse)?)?;
+    Ok(record)
 }
 
 fn encode(record: &Record) -> Result<Vec<u8>> {

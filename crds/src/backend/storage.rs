@@ -131,6 +131,14 @@ pub struct Btrfs {
     /// is never mistaken for an empty one.
     #[serde(default)]
     pub require_mount_point: bool,
+
+    /// What volumes leave free of the file system that `path` is on, for everything else that is on it and for what
+    /// snapshots keep: a percentage of its size from 0% to 90%, or an amount in Mi, Gi or Ti, as 10Gi. A volume that
+    /// would take of it is not made, and while less is free, volumes are reported as abnormal. Default: 2%, and at most
+    /// 4Gi.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 8), extend("pattern" = RESERVE))]
+    pub reserve: Option<String>,
 }
 
 /// The file systems that a volume can be formatted with.

@@ -59,14 +59,20 @@ impl Taker {
         Ok(())
     }
 
-    /// Makes durable what came, if this is all.
-    pub(crate) fn finish(&self, tail: &Tail) -> Result<()> {
+    /// Whether everything has come that was sent.
+    pub(crate) fn check(&self, tail: &Tail) -> Result<()> {
         if tail.chain != self.at.chain {
             return Err(corrupt("the pieces are not those that were sent"));
         }
         if !self.receiver.is_whole() {
             return Err(corrupt("it ends in the middle of a tree"));
         }
+        Ok(())
+    }
+
+    /// Makes durable what came, and removes what only taking it needed. What is still there when this was cut short has to
+    /// be gone on with at its end.
+    pub(crate) fn finish(&self) -> Result<()> {
         Ok(self.receiver.finish()?)
     }
 

@@ -8,18 +8,19 @@ use std::time::{Duration, Instant};
 
 use dunnage_host::btrfs::quota::{self, Quotas};
 use dunnage_host::btrfs::{create, make_writable, snapshot, within};
-use dunnage_host::dir::{Dir, Mounts};
+use dunnage_host::dir::{Dir, Mounts, TreeReceiver};
 use dunnage_host::mount::Place;
 use dunnage_host::mountinfo::Mount;
 use dunnage_host::space::Space;
 use dunnage_host::stream::{Position, Receive, Sink};
+use dunnage_host::usage::measure;
 use tracing::{debug, warn};
 
 use crate::capability::Capability;
 use crate::copies::Stop;
 use crate::engine::Engine;
 use crate::engine::folder::{self, DATA, Published, data, data_in};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::id::VolumeId;
 use crate::record::{Allocation, Content, Record};
 use crate::size::Sizes;
@@ -139,14 +140,6 @@ impl Btrfs {
     }
 }
 
-/// A tree is received with the help of links from beside it, and none leads into a subvolume.
-fn stays() -> Error {
-    Error::Precondition(
-        "the data of a Btrfs volume cannot be copied to another pool yet: ask for the claim on the node that has them"
-            .to_owned(),
-    )
-}
-
 impl Engine for Btrfs {
     fn unfit(&self, root: &Dir) -> Result<Option<String>> {
         limits::obstacle(root)
@@ -251,6 +244,10 @@ impl Engine for Btrfs {
         Ok(0)
     }
 
+    fn sent_bytes(&self, dir: &Dir) -> Result<u64> {
+        Ok(measure(&data_in(dir)?)?.bytes)
+    }
+
     fn copy_volume(&self, volume: &Volume, to: &Dir) -> Result<Taken> {
         limits::subvolume(&volume.dir)?;
         let ((), used) = self.published.watch(volume, || Ok(snapshot(&data(volume)?, to, DATA)?))?;
@@ -271,12 +268,16 @@ impl Engine for Btrfs {
         self.adopt(dir, record)
     }
 
-    fn send(&self, _: &Dir, _: &mut dyn Sink<Error = Stop>) -> std::result::Result<(), Stop> {
-        Err(Stop::Failed(stays()))
+    /// What is sent is read-only, and has empty directories where other subvolumes were.
+    fn send(&self, dir: &Dir, sink: &mut dyn Sink<Error = Stop>) -> std::result::Result<(), Stop> {
+        data_in(dir)?.send_tree(sink)
     }
 
-    fn receive(&self, _: &Dir, _: &Position) -> Result<Box<dyn Receive>> {
-        Err(stays())
+    /// The same data can take up more here than there, where files shared blocks or were compressed: the limit of the
+    /// volume comes when it is whole, and until then there is one on what may come, with room for names and attributes.
+    fn receive(&self, dir: &Dir, at: &Position, most: u64) -> Result<Box<dyn Receive>> {
+        limits::set(dir, most.saturating_mul(2))?;
+        Ok(Box::new(TreeReceiver::new(dir, DATA, at)?))
     }
 
     /// Before anybody can ask for a growth.

@@ -197,7 +197,7 @@ impl Engine for Directory {
         data_in(dir)?.send_tree(sink)
     }
 
-    fn receive(&self, dir: &Dir, at: &Position) -> Result<Box<dyn Receive>> {
+    fn receive(&self, dir: &Dir, at: &Position, _: u64) -> Result<Box<dyn Receive>> {
         Ok(Box::new(TreeReceiver::new(dir, DATA, at)?))
     }
 

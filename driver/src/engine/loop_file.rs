@@ -276,7 +276,7 @@ impl Engine for LoopFile {
         send_file(&dir.file(IMAGE)?, &dir.path().join(IMAGE), sink)
     }
 
-    fn receive(&self, dir: &Dir, _: &Position) -> Result<Box<dyn Receive>> {
+    fn receive(&self, dir: &Dir, _: &Position, _: u64) -> Result<Box<dyn Receive>> {
         Ok(Box::new(FileReceiver::new(dir, IMAGE)?))
     }
 

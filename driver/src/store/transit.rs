@@ -17,6 +17,7 @@ mod arrival;
 mod lent;
 
 pub(crate) use arrival::Arrival;
+pub(super) use arrival::arrived;
 pub(crate) use lent::Lent;
 
 /// The directory of all of it.

@@ -1,6 +1,6 @@
 //! The controller plugin: the router, and the sidecars that act on claims and volumes.
 
-use dunnage_crds::{BackendType, CrossPool, defaults, pools};
+use dunnage_crds::{CrossPool, defaults, pools};
 use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetSpec, StatefulSetUpdateStrategy};
 use k8s_openapi::api::core::v1::{
     Affinity, Container, LocalObjectReference, PodAffinityTerm, PodAntiAffinity, PodSecurityContext, PodSpec,
@@ -77,8 +77,7 @@ fn router(view: &View<'_>) -> Container {
     if view.attach {
         args.push("--attach".to_owned());
     }
-    // The driver does not receive a subvolume from another node yet.
-    if view.backend.spec.cross_pool == CrossPool::Refuse || view.engine == BackendType::Btrfs {
+    if view.backend.spec.cross_pool == CrossPool::Refuse {
         args.push("--cross-pool=Refuse".to_owned());
     }
     args.extend([format!("--tls-dir={TLS_DIR}"), http_endpoint(DRIVER_HTTP)]);

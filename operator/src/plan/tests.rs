@@ -59,7 +59,7 @@ const BTRFS: &str = "
 apiVersion: dunnage.dev/v1alpha1
 kind: StorageBackend
 metadata: {name: subvolumes, uid: 6f1c2a34-0000-4000-8000-000000000005}
-spec: {type: Btrfs, btrfs: {path: /srv/subvolumes, requireMountPoint: true}}
+spec: {type: Btrfs, btrfs: {path: /srv/subvolumes, requireMountPoint: true, reserve: 10Gi}}
 ";
 
 const ATTACH: &str = "

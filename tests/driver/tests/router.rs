@@ -9,6 +9,8 @@ mod copy_crash;
 mod nodes;
 #[path = "router/tickets.rs"]
 mod tickets;
+#[path = "router/trees.rs"]
+mod trees;
 
 use std::time::Duration;
 
@@ -47,6 +49,11 @@ async fn sanity(engine: EngineKind, expected: Expected, block: bool) {
 #[tokio::test(flavor = "multi_thread")]
 async fn directories_through_the_router_are_sane() {
     sanity(EngineKind::Directory, Expected::NoAttach, false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn subvolumes_through_the_router_are_sane() {
+    sanity(EngineKind::Btrfs, Expected::NoAttach, false).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

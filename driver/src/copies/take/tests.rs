@@ -108,7 +108,7 @@ fn a_copy_cut_after_any_piece_goes_on_there_and_comes_to_the_same() {
         }
         let Some(Part::Tail(again)) = rest.last() else { panic!("no tail") };
         assert_eq!(again, tail, "{cut}");
-        second.finish(again).unwrap();
+        second.check(again).unwrap();
         let came = kept.0.lock().unwrap().clone();
         let data = came.iter().filter(|item| item.contains(" at ")).count();
         assert_eq!((came.len(), data), (22, 15), "{came:?}");
@@ -151,10 +151,10 @@ fn what_is_not_as_it_was_sent_is_refused() {
         }
         let chain = walk(NAMES, None).unwrap().pop();
         let Some(Part::Tail(tail)) = chain else { panic!("no tail") };
-        assert!(matches!(taker.finish(&tail), Err(Error::Corrupt(_))));
+        assert!(matches!(taker.check(&tail), Err(Error::Corrupt(_))));
     }
     let mut early = fresh(ALL);
     early.piece(&sent[0]).unwrap();
     let (cursor, _) = early.persist().unwrap();
-    assert!(matches!(early.finish(&Tail { chain: cursor.chain }), Err(Error::Corrupt(_))), "in the middle");
+    assert!(matches!(early.check(&Tail { chain: cursor.chain }), Err(Error::Corrupt(_))), "in the middle");
 }

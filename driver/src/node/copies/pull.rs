@@ -118,8 +118,8 @@ impl Driver {
                 }
                 Ok(Some(Part::Tail(tail))) => {
                     return off(move || {
-                        flow.taker.finish(&tail)?;
-                        at.complete_arrival(&on).map(drop)
+                        flow.taker.check(&tail)?;
+                        at.complete_arrival(&on, &flow.taker, flow.received).map(drop)
                     })
                     .await;
                 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use dunnage_host::dir::Mounts;
+use dunnage_host::dir::{Dir, Mounts};
 use dunnage_host::stream::Position;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
@@ -121,8 +121,9 @@ impl Store {
         let arrival = self.arrival(id).ok_or_else(|| Error::NoSuchVolume { id: id.to_string() })?;
         let dir = self.transit.entry(IN, id)?;
         let Place { directories, file, ended } = arrival.place.clone();
-        let receiver = self.engine.receive(&dir, &Position { directories, file, ended })?;
-        let left = arrival.most().saturating_sub(arrival.received);
+        let most = arrival.most();
+        let receiver = self.engine.receive(&dir, &Position { directories, file, ended }, most)?;
+        let left = most.saturating_sub(arrival.received);
         Ok(Taker::new(receiver, arrival.cursor, left))
     }
 
@@ -149,7 +150,11 @@ impl Store {
     }
 
     /// Moves a volume whose data are all here to its place.
-    pub(crate) fn complete_arrival(&self, id: &VolumeId) -> Result<Record> {
+    pub(crate) fn complete_arrival(&self, id: &VolumeId, taker: &Taker, received: u64) -> Result<Record> {
+        // What is removed then could not be done without anywhere earlier.
+        self.note_arrival(id, taker, received)?;
+        taker.finish()?;
+        self.steps.reach("arrival finished");
         let arrival = self.arrival(id).ok_or_else(|| Error::NoSuchVolume { id: id.to_string() })?;
         let dir = self.transit.entry(IN, id)?;
         self.engine.finish_copy(&dir, &arrival.record)?;
@@ -164,7 +169,7 @@ impl Store {
         drop(index);
         self.transit.arrivals().remove(id);
         self.changed.notify();
-        dir.remove_file(FILE)?;
+        arrived(&dir)?;
         Ok(arrival.record)
     }
 
@@ -182,6 +187,11 @@ impl Store {
         self.changed.notify();
         Ok(())
     }
+}
+
+/// Removes from a volume's directory what only an arriving one needs; a start does it where a kill came in between.
+pub(in crate::store) fn arrived(dir: &Dir) -> Result<()> {
+    Ok(dir.remove_file(FILE)?)
 }
 
 fn encode_arrival(arrival: &Arrival) -> Result<Vec<u8>> {

@@ -56,7 +56,7 @@ impl Store {
         let dir = self.snapshot_dir(id)?;
         let snapshot = self.snapshot(id).ok_or_else(|| Error::NoSuchSnapshot { id: id.to_string() })?;
         Ok(Lent {
-            data_bytes: self.engine.data_bytes(&dir)?,
+            data_bytes: self.engine.sent_bytes(&dir)?,
             dir,
             identity: format!("{id}@{}", snapshot.created),
             content: snapshot.content,
@@ -117,7 +117,7 @@ impl Store {
         let taken = self.engine.copy_volume(of, &dir).map_err(|error| self.explain(error, wanted))?;
         self.steps.reach("lent data made");
         info!(volume = %of.id(), made = ?taken.made, state = taken.source.words(), "copy of a volume made for another node");
-        self.engine.data_bytes(&dir)
+        self.engine.sent_bytes(&dir)
     }
 
     /// Notes that a reader has ended, and whether it came to the end of the data.

@@ -1,6 +1,6 @@
 //! Volumes whose data lie on another pool: copied from agent to agent, whatever happens meanwhile.
 
-use std::os::unix::fs::{FileExt as _, symlink};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -14,8 +14,7 @@ use dunnage_csi::v1::{
 use dunnage_driver::id::VolumeId;
 use dunnage_driver::router::CrossPool;
 use dunnage_driver::{CopySettings, EngineKind};
-use dunnage_tests_driver::{block, from_snapshot, from_volume, mount, shell};
-use rustix::fs::{XattrFlags, getxattr, setxattr};
+use dunnage_tests_driver::{block, from_snapshot, from_volume, mount};
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Request, Status};
 
@@ -90,7 +89,7 @@ pub(super) fn image(cluster: &Cluster, node: usize, id: &str) -> PathBuf {
 }
 
 /// Bytes that are not equal from block to block.
-fn noise(mebibytes: u64) -> Vec<u8> {
+pub(super) fn noise(mebibytes: u64) -> Vec<u8> {
     let mut state = 1_u64;
     let bytes = usize::try_from(mebibytes * MIB / 8).unwrap();
     let words = (0..bytes).flat_map(|_| {
@@ -117,7 +116,7 @@ pub(super) fn same(a: &Path, b: &Path) {
 }
 
 /// Bytes that the process of a node has copied since its start.
-fn copied(cluster: &Cluster, node: usize, direction: &str) -> u64 {
+pub(super) fn copied(cluster: &Cluster, node: usize, direction: &str) -> u64 {
     let text = cluster.nodes[node].metrics.render();
     let line = format!("dunnage_driver_copied_bytes_total{{direction=\"{direction}\"}} ");
     text.lines().find_map(|found| found.strip_prefix(&line)).map_or(0, |bytes| bytes.parse().unwrap())
@@ -130,7 +129,7 @@ pub(super) fn transit(cluster: &Cluster, node: usize) -> Vec<String> {
 }
 
 /// Nothing of a copy is left at the target, in the books neither.
-async fn nothing_left(cluster: &Cluster) {
+pub(super) async fn nothing_left(cluster: &Cluster) {
     let node = &cluster.nodes[TARGET].lab.config.pool_path;
     until("the target is empty", async || {
         ["volumes", "transit", "trash"]
@@ -173,51 +172,6 @@ async fn images_come_to_another_pool_byte_for_byte_from_a_snapshot_and_from_a_vo
     assert!(to.len() as u64 == 80 * MIB && to[..from.len()] == from);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_tree_comes_to_another_pool_with_everything_it_has() {
-    let cluster = cluster(EngineKind::Directory, CopySettings::default()).await;
-    let id = cluster.create("pvc-1", &cluster.nodes[SOURCE].pool).await.unwrap();
-    let data = |node: usize, id: &str| cluster.nodes[node].lab.volume_dir(id).join("data");
-    let from = data(SOURCE, &id);
-    std::fs::create_dir_all(from.join("sub/deep")).unwrap();
-    std::fs::write(from.join("plain"), noise(3)).unwrap();
-    std::fs::write(from.join("sub/no\nline"), "x").unwrap();
-    std::fs::hard_link(from.join("plain"), from.join("sub/again")).unwrap();
-    symlink("/etc/passwd", from.join("sub/out")).unwrap();
-    let sparse = std::fs::File::create(from.join("sub/deep/sparse")).unwrap();
-    sparse.set_len(64 << 20).unwrap();
-    sparse.write_all_at(b"in the middle", 32 << 20).unwrap();
-    for number in 0..2000 {
-        std::fs::write(from.join(format!("sub/deep/{number}")), number.to_string()).unwrap();
-    }
-    run(
-        &from,
-        "chown 12:34 plain sub; chmod 4751 plain; touch -d @1000000.5 plain sub/out sub/deep; mkfifo pipe",
-    );
-    for (path, name) in [("plain", "user.note"), ("sub", "user.dir"), ("", "user.top")] {
-        setxattr(from.join(path), name, b"kept", XattrFlags::empty()).unwrap();
-    }
-    let snapshot = snapshot(&cluster, "s1", &id).await;
-    for (name, source) in [("pvc-2", from_snapshot(&snapshot)), ("pvc-3", from_volume(&id))] {
-        let made = provision(&cluster, &wanted(&cluster, name, source, false)).await.unwrap();
-        let to = data(TARGET, &made.volume_id);
-        // Everything that tar knows of: names, contents, owners, modes, times, links and attributes.
-        let all = "tar --format=posix --pax-option='exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime' --xattrs \
-                   --xattrs-include='*' --acls --sort=name -cf - . | sha256sum";
-        assert_eq!(run(&from, all), run(&to, all));
-        let mut value = [0; 8];
-        let size = getxattr(to.join("sub/again"), "user.note", &mut value).unwrap();
-        assert_eq!(&value[..size], b"kept");
-        let blocks: u64 = run(&to, "stat -c %b sub/deep/sparse").trim().parse().unwrap();
-        assert!(blocks < 1000, "{blocks}");
-        assert!(!cluster.nodes[TARGET].lab.volume_dir(&made.volume_id).join("data.links").exists());
-    }
-}
-
-fn run(at: &Path, script: &str) -> String {
-    shell(script, at, Path::new(""))
-}
-
 /// The file system is frozen for the moment, so that what is in the copy is whole.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_in_use_is_copied_as_it_is_at_one_moment() {
@@ -234,7 +188,7 @@ async fn a_volume_in_use_is_copied_as_it_is_at_one_moment() {
     unstage(&cluster, SOURCE, &id).await;
 }
 
-async fn stage(cluster: &Cluster, node: usize, id: &str) -> PathBuf {
+pub(super) async fn stage(cluster: &Cluster, node: usize, id: &str) -> PathBuf {
     let node = &cluster.nodes[node];
     let at = node.lab.staging(id);
     let request = NodeStageVolumeRequest {
@@ -248,7 +202,7 @@ async fn stage(cluster: &Cluster, node: usize, id: &str) -> PathBuf {
     at
 }
 
-async fn unstage(cluster: &Cluster, node: usize, id: &str) {
+pub(super) async fn unstage(cluster: &Cluster, node: usize, id: &str) {
     let node = &cluster.nodes[node];
     let staging_target_path = node.lab.staging(id).to_str().unwrap().to_owned();
     let request = NodeUnstageVolumeRequest { volume_id: id.to_owned(), staging_target_path };
@@ -273,7 +227,7 @@ async fn slow(engine: EngineKind) -> (Cluster, String, CreateVolumeRequest) {
     (cluster, snapshot, request)
 }
 
-fn rate(cluster: &mut Cluster, node: usize, rate: &str) {
+pub(super) fn rate(cluster: &mut Cluster, node: usize, rate: &str) {
     cluster.nodes[node].lab.config.copies = copies(rate);
 }
 
@@ -338,7 +292,7 @@ async fn a_source_that_is_deleted_meanwhile_is_told_and_what_came_is_removed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_target_without_room_refuses_before_anything_is_sent() {
-    for engine in [EngineKind::LoopFile, EngineKind::Directory] {
+    for engine in [EngineKind::LoopFile, EngineKind::Directory, EngineKind::Btrfs] {
         let cluster = cluster(engine, CopySettings::default()).await;
         let id = cluster.create("pvc-1", &cluster.nodes[SOURCE].pool).await.unwrap();
         let mut request = wanted(&cluster, "pvc-2", from_volume(&id), false);
