@@ -3,7 +3,7 @@
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use dunnage_operator::run::Args as OperatorArgs;
 use dunnage_sidecars::flags::{Normalised, normalise};
-use dunnage_sidecars::{attacher, discovery, provisioner, registrar};
+use dunnage_sidecars::{attacher, discovery, health_monitor, livenessprobe, provisioner, registrar};
 use dunnage_telemetry::logging::Format;
 
 use crate::doctor::DoctorArgs;
@@ -18,8 +18,8 @@ use crate::uninstall::UninstallArgs;
     version,
     propagate_version = true,
     arg_required_else_help = true,
-    after_help = "Called under the name csi-provisioner, csi-attacher or csi-node-driver-registrar it takes that role, \
-                  with upstream's flags."
+    after_help = "Called under the name csi-provisioner, csi-attacher, csi-node-driver-registrar, livenessprobe or \
+                  csi-external-health-monitor-controller it takes that role, with upstream's flags."
 )]
 pub(crate) struct Cli {
     /// error, warn, info, debug or trace, or a list such as info,kube=debug
@@ -44,6 +44,10 @@ pub(crate) enum Role {
     Attacher(attacher::Args),
     /// Tell kubelet of the driver (csi-node-driver-registrar)
     Registrar(registrar::Args),
+    /// Tell kubelet whether the driver of this pod answers (livenessprobe)
+    Livenessprobe(livenessprobe::Args),
+    /// Tell of abnormal volumes on their claims (csi-external-health-monitor-controller)
+    HealthMonitor(health_monitor::Args),
     /// Tell the router where the nodes' drivers are
     AgentDiscovery(discovery::Args),
     /// Remove Dunnage from a cluster; refuses while volumes exist
@@ -59,7 +63,8 @@ pub(crate) enum Role {
 }
 
 /// The roles whose flags are written as upstream's: with one dash or two, and klog's among them.
-const UPSTREAM_FLAGS: [&str; 4] = ["provisioner", "attacher", "registrar", "agent-discovery"];
+const UPSTREAM_FLAGS: [&str; 6] =
+    ["provisioner", "attacher", "registrar", "livenessprobe", "health-monitor", "agent-discovery"];
 
 /// A parsed call, and what is to be said about flags that mean nothing here.
 pub(crate) struct Call {

@@ -3,6 +3,8 @@
 pub mod attacher;
 pub mod discovery;
 pub mod flags;
+pub mod health_monitor;
+pub mod livenessprobe;
 pub mod provisioner;
 pub mod registrar;
 pub mod runtime;

@@ -4,6 +4,7 @@ mod connection;
 mod driver;
 mod error;
 mod http;
+mod listing;
 mod place;
 
 use std::future::Future;

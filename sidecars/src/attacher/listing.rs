@@ -3,11 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::PoisonError;
 
-use dunnage_csi::v1;
 use dunnage_csi::v1::list_volumes_response::Entry;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use tokio_util::sync::CancellationToken;
-use tonic::Status;
 use tracing::{info, warn};
 
 use super::plan::{self, Fallback, Invalid};
@@ -24,35 +22,15 @@ pub(super) async fn run(context: &Context, watched: &Watched, args: &Args, stop:
             () = stop.cancelled() => return,
             () = tokio::time::sleep(args.reconcile_sync) => {}
         }
-        match list(context, args.max_entries).await {
-            Ok(published) => compare(context, watched, &published),
+        let mut published = Published::new();
+        let listed =
+            context.driver.list_volumes(context.timeout, args.max_entries, |page| add(&mut published, page));
+        match listed.await {
+            Ok(()) => compare(context, watched, &published),
             Err(status) => {
                 warn!(code = ?status.code(), error = status.message(), "cannot list what is published");
             }
         }
-    }
-}
-
-/// All pages. Each has the whole time limit: a long list is no reason to give up.
-async fn list(context: &Context, max_entries: i32) -> Result<Published, Status> {
-    let method = "/csi.v1.Controller/ListVolumes";
-    let (mut published, mut token, mut before) = (Published::new(), String::new(), HashSet::new());
-    loop {
-        let request = v1::ListVolumesRequest { max_entries, starting_token: token };
-        let page = context
-            .driver
-            .controller(method, context.timeout, request, async |mut client, request| {
-                client.list_volumes(request).await
-            })
-            .await?;
-        add(&mut published, page.entries);
-        if page.next_token.is_empty() {
-            return Ok(published);
-        }
-        if !before.insert(page.next_token.clone()) {
-            return Err(Status::internal(format!("the driver gives the page {:?} twice", page.next_token)));
-        }
-        token = page.next_token;
     }
 }
 
@@ -99,6 +77,7 @@ fn differs(attachment: &VolumeAttachment, published: &Published, volume: &str, n
 
 #[cfg(test)]
 mod tests {
+    use dunnage_csi::v1;
     use serde_json::json;
 
     use super::super::plan::tests::attachment;

@@ -37,7 +37,10 @@ impl Connection {
         let mut told = start;
         loop {
             let error = match Self::once(path.clone()).await {
-                Ok(connection) => return Ok(connection),
+                Ok(connection) => {
+                    info!("connected to the driver");
+                    return Ok(connection);
+                }
                 Err(error) => error,
             };
             if start.elapsed() >= LIMIT {
@@ -55,6 +58,13 @@ impl Connection {
         }
     }
 
+    /// Connects to a driver that listens already.
+    pub async fn dial(address: &str) -> Result<Self, Error> {
+        let unreachable =
+            |source| Error::Unreachable { address: address.to_owned(), source: Box::new(source) };
+        Self::once(uds::path(address)?).await.map_err(unreachable)
+    }
+
     async fn once(path: PathBuf) -> Result<Self, tonic::transport::Error> {
         let lost = CancellationToken::new();
         let token = lost.clone();
@@ -70,7 +80,6 @@ impl Connection {
         });
         // The name is only what the HTTP/2 requests say; the connector knows the way.
         let channel = Endpoint::from_static("http://localhost").connect_with_connector(connector).await?;
-        info!("connected to the driver");
         Ok(Self { channel, lost })
     }
 

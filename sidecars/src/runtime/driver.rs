@@ -63,22 +63,44 @@ impl Driver {
         on_error: ProbeError,
         stop: &CancellationToken,
     ) -> Result<Self, Error> {
-        let connection = Connection::open(address, stop).await?;
-        let (operations, plugin, controller) = (operations.clone(), HashSet::new(), HashSet::new());
-        let mut driver = Self { connection, operations, name: String::new(), plugin, controller };
+        let mut driver = Self::over(Connection::open(address, stop).await?, operations);
         driver.await_ready(address, timeout, on_error, stop).await?;
-        let method = "/csi.v1.Identity/GetPluginInfo";
-        let info =
-            driver.identity(method, timeout, v1::GetPluginInfoRequest {}, async |mut client, request| {
-                client.get_plugin_info(request).await
-            });
-        driver.name = info.await.map_err(refused(method))?.name;
-        if driver.name.is_empty() {
-            return Err(Error::NoName);
-        }
-        driver.operations.set_driver(&driver.name);
+        driver.read_name(timeout).await?;
         info!(driver = driver.name, "the driver is ready");
         Ok(driver)
+    }
+
+    /// Connects to a driver that listens already, of which nothing is known yet.
+    pub async fn dial(address: &str, operations: &CsiOperations) -> Result<Self, Error> {
+        Ok(Self::over(Connection::dial(address).await?, operations))
+    }
+
+    fn over(connection: Connection, operations: &CsiOperations) -> Self {
+        let (operations, plugin, controller) = (operations.clone(), HashSet::new(), HashSet::new());
+        Self { connection, operations, name: String::new(), plugin, controller }
+    }
+
+    /// Asks the driver for its name, under which its calls are then counted.
+    pub async fn read_name(&mut self, timeout: Duration) -> Result<(), Error> {
+        let method = "/csi.v1.Identity/GetPluginInfo";
+        let info =
+            self.identity(method, timeout, v1::GetPluginInfoRequest {}, async |mut client, request| {
+                client.get_plugin_info(request).await
+            });
+        self.name = info.await.map_err(refused(method))?.name;
+        if self.name.is_empty() {
+            return Err(Error::NoName);
+        }
+        self.operations.set_driver(&self.name);
+        Ok(())
+    }
+
+    /// Asks the driver whether it is ready.
+    pub async fn probe(&self, timeout: Duration) -> Result<v1::ProbeResponse, Status> {
+        self.identity(PROBE, timeout, v1::ProbeRequest {}, async |mut client, request| {
+            client.probe(request).await
+        })
+        .await
     }
 
     /// Asks until the driver is ready.
@@ -89,19 +111,14 @@ impl Driver {
         on_error: ProbeError,
         stop: &CancellationToken,
     ) -> Result<(), Error> {
-        let method = "/csi.v1.Identity/Probe";
         let mut told: Option<Instant> = None;
         loop {
-            let probed = self
-                .identity(method, timeout, v1::ProbeRequest {}, async |mut client, request| {
-                    client.probe(request).await
-                })
-                .await;
+            let probed = self.probe(timeout).await;
             match probe(&probed) {
                 Probed::Ready => return Ok(()),
                 Probed::NotReady => {}
                 Probed::Failed if on_error == ProbeError::Passes => return Ok(()),
-                Probed::Failed => return probed.map(drop).map_err(refused(method)),
+                Probed::Failed => return probed.map(drop).map_err(refused(PROBE)),
             }
             if told.is_none_or(|at| at.elapsed() >= Duration::from_secs(10)) {
                 told = Some(Instant::now());
@@ -227,6 +244,8 @@ impl Driver {
         answer
     }
 }
+
+const PROBE: &str = "/csi.v1.Identity/Probe";
 
 fn refused(method: &'static str) -> impl FnOnce(Status) -> Error {
     move |status| Error::Refused { method, source: Box::new(status) }

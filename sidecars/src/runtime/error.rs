@@ -26,6 +26,14 @@ pub enum Error {
         /// The last try's error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// The driver does not listen.
+    #[error("nobody listens at {address}")]
+    Unreachable {
+        /// The socket.
+        address: String,
+        /// Why not.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The driver answered one of the first calls with an error.
     #[error("the driver refuses {method}")]
     Refused {
@@ -37,6 +45,9 @@ pub enum Error {
     /// The driver has no name.
     #[error("the driver gives an empty name in GetPluginInfo")]
     NoName,
+    /// The driver cannot do what the role is for.
+    #[error("the driver lacks {0}, without which there is nothing to do here: leave this container out")]
+    Incapable(&'static str),
     /// The connection broke.
     #[error("lost the connection to the driver at {address}")]
     ConnectionLost {

@@ -3,20 +3,17 @@
 #[path = "attacher/driver.rs"]
 mod driver;
 
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use dunnage_harness::{ControlPlane, eventually, wait_for};
+use dunnage_harness::{ControlPlane, Right, account, eventually, wait_for};
 use dunnage_sidecars::attacher;
 use dunnage_sidecars::runtime::Error;
-use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{PersistentVolume, ServiceAccount};
+use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
-use kube::api::{DeleteParams, DynamicObject, PostParams};
-use kube::core::{ApiResource, GroupVersionKind};
+use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -55,8 +52,8 @@ impl Scene {
         let driver_stop = CancellationToken::new();
         driver.serve(&socket, driver_stop.clone())?;
         let kubeconfig = directory.path().join("kubeconfig");
-        grant(&client).await?;
-        std::fs::write(&kubeconfig, account(&client, control_plane.kubeconfig()).await?)?;
+        let account = account(&client, control_plane.kubeconfig(), "attacher", &RIGHTS).await?;
+        std::fs::write(&kubeconfig, account)?;
         let command = Command::try_parse_from([
             "attacher",
             &format!("--csi-address={}", socket.display()),
@@ -133,64 +130,12 @@ impl Scene {
 }
 
 /// The rights that upstream's manifests give, and no more.
-async fn grant(client: &Client) -> Result<()> {
-    let rule = |group: &str, resources: &[&str], verbs: &[&str]| json!({"apiGroups": [group], "resources": resources, "verbs": verbs});
-    let subject = json!([{"kind": "ServiceAccount", "name": "attacher", "namespace": "default"}]);
-    let group = "rbac.authorization.k8s.io";
-    let objects = [
-        (
-            None,
-            "ClusterRole",
-            json!({"rules": [
-                rule("", &["persistentvolumes"], &["get", "list", "watch", "patch"]),
-                rule("storage.k8s.io", &["csinodes"], &["get", "list", "watch"]),
-                rule("storage.k8s.io", &["volumeattachments"], &["get", "list", "watch", "patch"]),
-                rule("storage.k8s.io", &["volumeattachments/status"], &["patch"]),
-            ]}),
-        ),
-        (
-            None,
-            "ClusterRoleBinding",
-            json!({"subjects": subject,
-            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "attacher"}}),
-        ),
-        (
-            Some("default"),
-            "Role",
-            json!({"rules": [
-                rule("coordination.k8s.io", &["leases"], &["get", "watch", "list", "delete", "update", "create"]),
-            ]}),
-        ),
-        (
-            Some("default"),
-            "RoleBinding",
-            json!({"subjects": subject,
-            "roleRef": {"apiGroup": group, "kind": "Role", "name": "attacher"}}),
-        ),
-    ];
-    for (namespace, kind, data) in objects {
-        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1", kind));
-        let object = DynamicObject::new("attacher", &resource).data(data);
-        let api: Api<DynamicObject> = match namespace {
-            Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
-            None => Api::all_with(client.clone(), &resource),
-        };
-        api.create(&PostParams::default(), &object).await.with_context(|| kind.to_owned())?;
-    }
-    Ok(())
-}
-
-/// The administrator's kubeconfig with the attacher's token in it.
-async fn account(client: &Client, kubeconfig: &Path) -> Result<String> {
-    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), "default");
-    let account = serde_json::from_value(json!({"metadata": {"name": "attacher"}}))?;
-    accounts.create(&PostParams::default(), &account).await?;
-    let request = TokenRequest::default();
-    let answer = accounts.create_token_request("attacher", &PostParams::default(), &request).await?;
-    let mut config: Value = serde_saphyr::from_str(&std::fs::read_to_string(kubeconfig)?)?;
-    config["users"][0]["user"] = json!({"token": answer.status.context("no token")?.token});
-    Ok(config.to_string())
-}
+const RIGHTS: [Right; 4] = [
+    ("", "persistentvolumes", "get list watch patch"),
+    ("storage.k8s.io", "csinodes", "get list watch"),
+    ("storage.k8s.io", "volumeattachments", "get list watch patch"),
+    ("storage.k8s.io", "volumeattachments/status", "patch"),
+];
 
 #[tokio::test]
 async fn a_volume_is_attached_detached_and_let_go() -> Result<()> {

@@ -6,11 +6,13 @@
 mod cluster;
 mod control_plane;
 mod process;
+mod rights;
 mod tools;
 mod wait;
 
 pub use cluster::{Cluster, Node};
 pub use control_plane::{Builder, ControlPlane};
+pub use rights::{Right, account};
 pub use wait::{eventually, wait_for};
 
 /// The root of the workspace, where the scripts are called from.
