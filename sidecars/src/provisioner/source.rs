@@ -16,12 +16,20 @@ pub enum Source {
     Volume(String),
 }
 
-/// The object that a claim names, in its own namespace.
+/// Where the object is that a claim names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place<'a> {
+    /// The claim's own, unless it names another.
+    pub namespace: &'a str,
+    pub name: &'a str,
+}
+
+/// The object that a claim names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reference<'a> {
     None,
-    Snapshot(&'a str),
-    Claim(&'a str),
+    Snapshot(Place<'a>),
+    Claim(Place<'a>),
     /// Some other controller fills the claim.
     Populator(&'a str),
 }
@@ -33,15 +41,22 @@ pub enum Invalid {
     NoName,
     #[error("a {kind} of API group {group:?} is no data source")]
     Group { kind: String, group: String },
-    #[error("data sources in another namespace ({0:?}) are not supported")]
+    #[error(
+        "the claim's data source is in another namespace ({0:?}), which takes \
+         --feature-gates=CrossNamespaceVolumeDataSource=true of the provisioner"
+    )]
     OtherNamespace(String),
+    #[error(
+        "no ReferenceGrant in namespace {namespace:?} lets claims of namespace {from:?} be filled from {kind} {name:?}"
+    )]
+    NotGranted { namespace: String, from: String, kind: &'static str, name: String },
     #[error("source {kind} {name:?} {problem}")]
     Unfit { kind: &'static str, name: String, problem: String },
 }
 
-const SNAPSHOT_GROUP: &str = "snapshot.storage.k8s.io";
-const CLAIM: &str = "PersistentVolumeClaim";
-const SNAPSHOT: &str = "VolumeSnapshot";
+pub(super) const SNAPSHOT_GROUP: &str = "snapshot.storage.k8s.io";
+pub(super) const CLAIM: &str = "PersistentVolumeClaim";
+pub(super) const SNAPSHOT: &str = "VolumeSnapshot";
 
 impl Source {
     pub fn content(&self) -> VolumeContentSource {
@@ -56,13 +71,12 @@ impl Source {
 /// The object that fills the claim; the older field goes first.
 pub fn reference(claim: &PersistentVolumeClaim) -> Result<Reference<'_>, Invalid> {
     let Some(spec) = &claim.spec else { return Ok(Reference::None) };
-    let (kind, name, group) = match (&spec.data_source, &spec.data_source_ref) {
-        (Some(source), _) => (&source.kind, &source.name, &source.api_group),
+    let own = claim.metadata.namespace.as_deref().unwrap_or_default();
+    let (kind, name, group, namespace) = match (&spec.data_source, &spec.data_source_ref) {
+        (Some(source), _) => (&source.kind, &source.name, &source.api_group, own),
         (None, Some(source)) => {
-            if let Some(namespace) = source.namespace.as_deref().filter(|namespace| !namespace.is_empty()) {
-                return Err(Invalid::OtherNamespace(namespace.to_owned()));
-            }
-            (&source.kind, &source.name, &source.api_group)
+            let other = source.namespace.as_deref().filter(|namespace| !namespace.is_empty());
+            (&source.kind, &source.name, &source.api_group, other.unwrap_or(own))
         }
         (None, None) => return Ok(Reference::None),
     };
@@ -71,9 +85,9 @@ pub fn reference(claim: &PersistentVolumeClaim) -> Result<Reference<'_>, Invalid
     }
     let group = group.as_deref().unwrap_or_default();
     match (kind.as_str(), group) {
-        (SNAPSHOT, SNAPSHOT_GROUP) => Ok(Reference::Snapshot(name)),
+        (SNAPSHOT, SNAPSHOT_GROUP) => Ok(Reference::Snapshot(Place { namespace, name })),
         (SNAPSHOT, _) => Err(Invalid::Group { kind: kind.clone(), group: group.to_owned() }),
-        (CLAIM, "") => Ok(Reference::Claim(name)),
+        (CLAIM, "") => Ok(Reference::Claim(Place { namespace, name })),
         _ => Ok(Reference::Populator(kind)),
     }
 }

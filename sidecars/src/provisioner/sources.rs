@@ -1,5 +1,6 @@
 //! Reads and protects the objects that volumes are filled from.
 
+mod grant;
 pub mod sweep;
 
 use dunnage_cluster::Error;
@@ -13,7 +14,7 @@ use tracing::{debug, warn};
 
 use super::context::Context;
 use super::provision::Stop;
-use super::source::{self, Content, Reference, Snapshot, Source};
+use super::source::{self, Content, Place, Reference, Snapshot, Source};
 use super::{names, untyped};
 
 /// Finds what the claim is to be filled from and keeps it from being deleted.
@@ -21,8 +22,9 @@ pub(super) async fn resolve(
     context: &Context,
     claim: &PersistentVolumeClaim,
 ) -> Result<Option<Source>, Stop> {
-    let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
-    match source::reference(claim).map_err(Stop::early)? {
+    let reference = source::reference(claim).map_err(Stop::early)?;
+    grant::check(context, claim, reference).await?;
+    match reference {
         Reference::None => Ok(None),
         Reference::Populator(kind) => {
             let message = format!("Waiting for a volume populator to fill the claim from its {kind}");
@@ -35,16 +37,15 @@ pub(super) async fn resolve(
         Reference::Snapshot(_) if !context.driver.can.snapshot => {
             Err(Stop::early("the driver cannot restore snapshots: it lacks CREATE_DELETE_SNAPSHOT"))
         }
-        Reference::Claim(name) => clone_of(context, claim, namespace, name).await.map(Some),
-        Reference::Snapshot(name) => snapshot(context, claim, namespace, name).await.map(Some),
+        Reference::Claim(place) => clone_of(context, claim, place).await.map(Some),
+        Reference::Snapshot(place) => snapshot(context, claim, place).await.map(Some),
     }
 }
 
 async fn clone_of(
     context: &Context,
     claim: &PersistentVolumeClaim,
-    namespace: &str,
-    name: &str,
+    Place { namespace, name }: Place<'_>,
 ) -> Result<Source, Stop> {
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(context.client.clone(), namespace);
     let found = claims.get(name).await.map_err(Error::api(format!("get source claim {namespace}/{name}")));
@@ -71,8 +72,7 @@ async fn clone_of(
 async fn snapshot(
     context: &Context,
     claim: &PersistentVolumeClaim,
-    namespace: &str,
-    name: &str,
+    Place { namespace, name }: Place<'_>,
 ) -> Result<Source, Stop> {
     let found: Snapshot =
         read(&context.client, "VolumeSnapshot", Some(namespace), name).await.map_err(|e| Stop::api(&e))?;
@@ -99,10 +99,15 @@ async fn snapshot(
 
 /// Takes the finalizer off a snapshot that has been restored.
 pub(super) async fn release(context: &Context, claim: &PersistentVolumeClaim) {
-    let Ok(Reference::Snapshot(name)) = source::reference(claim) else { return };
-    let path = DynamicObject::url_path(&resource("VolumeSnapshot"), claim.metadata.namespace.as_deref());
+    let Ok(Reference::Snapshot(Place { namespace, name })) = source::reference(claim) else { return };
+    let path = DynamicObject::url_path(&resource("VolumeSnapshot"), Some(namespace));
     if let Err(error) = unprotect(&context.client, &path, name, names::SNAPSHOT_FINALIZER).await {
-        warn!(snapshot = name, error = chain(&error), "cannot take the finalizer off; the sweep will");
+        warn!(
+            namespace,
+            snapshot = name,
+            error = chain(&error),
+            "cannot take the finalizer off; the sweep will"
+        );
     }
 }
 
@@ -136,14 +141,13 @@ fn resource(kind: &str) -> ApiResource {
 
 /// The index of claims by what they are filled from.
 pub(super) fn index_keys(claim: &PersistentVolumeClaim) -> Vec<String> {
-    let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
-    source::reference(claim).ok().and_then(|source| index_key(namespace, source)).into_iter().collect()
+    source::reference(claim).ok().and_then(index_key).into_iter().collect()
 }
 
-fn index_key(namespace: &str, source: Reference<'_>) -> Option<String> {
+fn index_key(source: Reference<'_>) -> Option<String> {
     match source {
-        Reference::Claim(name) => Some(format!("claim/{namespace}/{name}")),
-        Reference::Snapshot(name) => Some(format!("snapshot/{namespace}/{name}")),
+        Reference::Claim(Place { namespace, name }) => Some(format!("claim/{namespace}/{name}")),
+        Reference::Snapshot(Place { namespace, name }) => Some(format!("snapshot/{namespace}/{name}")),
         Reference::None | Reference::Populator(_) => None,
     }
 }

@@ -15,7 +15,7 @@ use tracing::{info, warn};
 use super::{index_key, resource, unprotect};
 use crate::provisioner::context::Context;
 use crate::provisioner::names;
-use crate::provisioner::source::{self, Reference};
+use crate::provisioner::source::{self, Place, Reference};
 
 /// Snapshots read at once.
 const PAGE: u32 = 500;
@@ -29,7 +29,8 @@ pub fn is_due(claim: &PersistentVolumeClaim) -> bool {
 
 /// Lets a claim go when no clone of it is being made.
 pub async fn release_claim(context: Arc<Context>, key: Key) -> Outcome {
-    if is_used(&context, &key.namespace, Reference::Claim(&key.name)) {
+    let place = Place { namespace: &key.namespace, name: &key.name };
+    if is_used(&context, Reference::Claim(place)) {
         return Outcome::Retry;
     }
     let path = PersistentVolumeClaim::url_path(&(), Some(&key.namespace));
@@ -76,7 +77,7 @@ async fn sweep(context: &Context) -> Result<(), Error> {
             }
             let namespace = metadata.namespace.as_deref().unwrap_or_default();
             let name = metadata.name.as_deref().unwrap_or_default();
-            if !is_used(context, namespace, Reference::Snapshot(name)) {
+            if !is_used(context, Reference::Snapshot(Place { namespace, name })) {
                 let path = DynamicObject::url_path(&resource, Some(namespace));
                 unprotect(&context.client, &path, name, names::SNAPSHOT_FINALIZER).await?;
                 info!(snapshot = format!("{namespace}/{name}"), "let go of a snapshot that nobody restores");
@@ -90,15 +91,13 @@ async fn sweep(context: &Context) -> Result<(), Error> {
 }
 
 /// Whether a claim waits to be filled from this source, or a call that was begun may still read it.
-fn is_used(context: &Context, namespace: &str, source: Reference<'_>) -> bool {
-    let of = |claim: &PersistentVolumeClaim| {
-        claim.metadata.namespace.as_deref() == Some(namespace) && source::reference(claim) == Ok(source)
-    };
+fn is_used(context: &Context, source: Reference<'_>) -> bool {
+    let of = |claim: &PersistentVolumeClaim| source::reference(claim) == Ok(source);
     let waiting = |claim: &Arc<PersistentVolumeClaim>| {
         let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());
         matches!(phase, None | Some("" | "Pending"))
     };
-    let key = index_key(namespace, source).unwrap_or_default();
+    let key = index_key(source).unwrap_or_default();
     context.watched.claims_by_source.get(&key).iter().any(waiting)
         || context.progress.owes(|entry| of(&entry.claim))
 }
