@@ -118,6 +118,8 @@ pub struct Decision {
     pub fences: Vec<Fence>,
     /// Nodes whose topology label names a pool that is elsewhere or given up.
     pub stale_labels: Vec<String>,
+    /// Nodes that have a pool and lack its label, with the pool.
+    pub missing_labels: Vec<(String, String)>,
     /// Nodes whose wish for a new pool is fulfilled: the annotation can go.
     pub fulfilled: BTreeSet<String>,
     pub problems: BTreeMap<String, Problem>,

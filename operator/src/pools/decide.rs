@@ -251,21 +251,29 @@ fn absent(inputs: &Inputs<'_>, decision: &mut Decision, holders: &BTreeMap<Strin
     decision.record.retain(|pool, _| !forgotten.contains(pool));
 }
 
-/// Kubelet refuses to register a driver whose topology label has another value already.
+/// Kubelet sets a topology label when it registers the driver and never takes it away. It refuses to register one whose label
+/// has another value already, and pods are sent to where the label is.
 fn labels(inputs: &Inputs<'_>, decision: &mut Decision) {
     for (node, facts) in inputs.nodes {
-        let Some(label) = &facts.label else { continue };
         let Some(agent) = inputs.agents.get(node) else { continue };
-        // With no pool of its own yet, the label still says where the missing one belongs.
-        if agent.state != State::Ready || agent.pool == *label {
+        let Some(label) = &facts.label else {
+            // It went while the pool was elsewhere, and a driver that is still registered is not registered again.
+            let own = decision.record.get(&agent.pool).filter(|entry| entry.node == *node);
+            if agent.state == State::Ready && own.is_some() && !decision.problems.contains_key(node) {
+                decision.missing_labels.push((node.clone(), agent.pool.clone()));
+            }
+            continue;
+        };
+        if agent.state == State::Ready && agent.pool == *label {
             continue;
         }
         match decision.record.get(label) {
             Some(entry) if entry.node != *node || entry.phase == Phase::Retired => {
                 decision.stale_labels.push(node.clone());
             }
-            // Already told as missing.
+            // The label says where the missing one belongs, which is told already.
             Some(_) => {}
+            None if agent.state != State::Ready => {}
             None => {
                 let key = inputs.topology_key;
                 let message = format!(

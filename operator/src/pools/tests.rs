@@ -203,9 +203,28 @@ fn a_label_is_cleared_only_when_its_pool_is_elsewhere_or_given_up() {
 }
 
 #[test]
-fn a_pool_whose_label_still_waits_for_its_disk_keeps_the_label() {
-    let world = World::default().node("a").labelled("a", P1).entry(P1, "b", Phase::Active);
-    assert!(world.agent("a", State::Empty, "").decide().stale_labels.is_empty());
+fn the_label_of_a_missing_pool_stays_until_the_pool_is_found_elsewhere() {
+    let world = World::default().node("a").labelled("a", P1);
+    for state in [State::Empty, State::NotMounted] {
+        let world = world.clone().agent("a", state, "");
+        assert!(world.clone().decide().stale_labels.is_empty(), "a pool of which nothing is known");
+        assert!(world.clone().entry(P1, "a", Phase::Active).decide().stale_labels.is_empty());
+        assert_eq!(world.entry(P1, "b", Phase::Active).decide().stale_labels, ["a"]);
+    }
+}
+
+#[test]
+fn a_node_has_the_label_of_its_pool_and_of_none_that_is_disputed() {
+    let world = World::default().node("a").entry(P1, "a", Phase::Active);
+    let label = [("a".to_owned(), P1.to_owned())];
+    let ready = world.clone().agent("a", State::Ready, P1);
+    assert_eq!(ready.decide().missing_labels, label);
+    assert_eq!(ready.clone().labelled("a", P1).decide().missing_labels, []);
+    assert_eq!(world.agent("a", State::NotMounted, "").decide().missing_labels, []);
+    let disputed = ready.node("b").agent("b", State::Ready, P1);
+    assert_eq!(disputed.decide().missing_labels, []);
+    let moved = World::default().node("a").entry(P1, "b", Phase::Active).agent("a", State::Ready, P1);
+    assert_eq!(moved.decide().missing_labels, label, "back where it was");
 }
 
 #[test]

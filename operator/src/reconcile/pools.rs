@@ -143,19 +143,23 @@ async fn act(context: &Context, subject: &Subject, decision: &Decision) -> Resul
         }
     }
     for node in &decision.stale_labels {
-        clear_label(context, &subject.topology_key, node).await?;
+        set_label(context, &subject.topology_key, node, None).await?;
         let message = format!("took the label of the node's former pool off node {node}");
         context.events.tell(&*subject.backend, Kind::Normal, "TopologyLabelCleared", message);
+    }
+    for (node, pool) in &decision.missing_labels {
+        set_label(context, &subject.topology_key, node, Some(pool)).await?;
+        info!(node, pool, "labelled the node with its pool");
     }
     fulfil(context, subject, decision).await
 }
 
-/// Takes the driver's topology label off a node.
-pub(super) async fn clear_label(context: &Context, key: &str, node: &str) -> Result<(), Error> {
+/// Gives a node the driver's topology label, or takes it off.
+async fn set_label(context: &Context, key: &str, node: &str, pool: Option<&str>) -> Result<(), Error> {
     let api: Api<Node> = Api::all(context.client.clone());
-    let patch = json!({"metadata": {"labels": {key: null}}});
+    let patch = json!({"metadata": {"labels": {key: pool}}});
     let patched = api.patch_metadata(node, &PatchParams::default(), &Patch::Merge(&patch)).await.map(drop);
-    crate::apply::ignore_missing(patched, || format!("clear a label of node {node}"))
+    crate::apply::ignore_missing(patched, || format!("label node {node}"))
 }
 
 /// Takes fulfilled wishes out of the annotation, so that they do not hold for the next missing disk.

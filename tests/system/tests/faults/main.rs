@@ -2,6 +2,7 @@
 
 mod disk;
 mod inline;
+mod moved;
 
 use std::thread::sleep;
 use std::time::Duration;
