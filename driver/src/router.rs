@@ -1,6 +1,7 @@
 //! The controller service of a backend whose volumes live on many nodes.
 
 mod agents;
+mod capacity;
 mod choose;
 mod controller;
 mod directory;
@@ -10,6 +11,7 @@ mod index;
 mod keeper;
 mod metrics;
 mod snapshots;
+mod volumes;
 
 use std::io;
 use std::path::PathBuf;

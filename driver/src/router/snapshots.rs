@@ -6,7 +6,6 @@ use dunnage_csi::v1::{
     self, CreateSnapshotRequest, CreateSnapshotResponse, DeleteSnapshotRequest, DeleteSnapshotResponse,
     ListSnapshotsRequest, ListSnapshotsResponse,
 };
-use tracing::warn;
 
 use super::controller::{RouterController, need, page_asked};
 use super::forward::Deadline;
@@ -63,14 +62,8 @@ impl RouterController {
         need(!request.snapshot_id.is_empty(), "snapshot_id")?;
         // Not ours, so it is not there, which is what the caller wants.
         let Ok(id) = request.snapshot_id.parse::<SnapshotId>() else { return Ok(DeleteSnapshotResponse {}) };
-        if self.is_given_up(&id.pool()) {
-            warn!(snapshot = %id, pool = %id.pool(), "deleted a snapshot whose pool is given up: nothing was removed");
-            self.forward.agents.tell(|index| index.snapshot_deleted(&id));
-            return Ok(DeleteSnapshotResponse {});
-        }
         let deleted = self
-            .forward
-            .call(&id.pool(), "DeleteSnapshot", deadline, request, |mut agent, request| async move {
+            .remove(&id, &id.pool(), "DeleteSnapshot", deadline, request, |mut agent, request| async move {
                 agent.delete_snapshot(request).await
             })
             .await?;
