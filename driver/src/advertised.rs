@@ -19,7 +19,8 @@ pub(crate) fn plugin() -> Vec<PluginCapability> {
     .collect()
 }
 
-/// The capabilities with or without attach. No `LIST_VOLUMES_PUBLISHED_NODES`: node-local volumes have no use for it.
+/// The capabilities with or without attach. No `LIST_VOLUMES_PUBLISHED_NODES`: node-local volumes have no use for it. The
+/// youngest comes last: a caller that does not know it has seen the others then.
 pub(crate) fn controller(attach: bool) -> Vec<ControllerServiceCapability> {
     let always = [
         Type::CreateDeleteVolume,
@@ -34,5 +35,6 @@ pub(crate) fn controller(attach: bool) -> Vec<ControllerServiceCapability> {
     let capability = |rpc: Type| ControllerServiceCapability {
         r#type: Some(controller_service_capability::Type::Rpc(Rpc { r#type: rpc.into() })),
     };
-    always.into_iter().chain(attach.then_some(Type::PublishUnpublishVolume)).map(capability).collect()
+    let attached = attach.then_some(Type::PublishUnpublishVolume);
+    always.into_iter().chain(attached).chain([Type::GetSnapshot]).map(capability).collect()
 }

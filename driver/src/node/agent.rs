@@ -129,6 +129,7 @@ fn volume(record: Record) -> Volume {
         name: record.name,
         capacity_bytes: record.capacity_bytes,
         published_node: record.published_node.unwrap_or_default(),
+        source: record.source.map(|source| source.to_agent()),
     }
 }
 

@@ -348,8 +348,9 @@ impl Controller for ControllerService {
         blocking(move || driver.list_snapshots(&request)).await
     }
 
-    async fn get_snapshot(&self, _: Request<GetSnapshotRequest>) -> Answer<GetSnapshotResponse> {
-        Err(Error::Unsupported("GetSnapshot").into())
+    async fn get_snapshot(&self, request: Request<GetSnapshotRequest>) -> Answer<GetSnapshotResponse> {
+        let (driver, request) = (self.driver.clone(), request.into_inner());
+        blocking(move || driver.get_snapshot(&request.snapshot_id)).await
     }
 
     #[instrument(skip_all, fields(volume = request.get_ref().volume_id))]

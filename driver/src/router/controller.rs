@@ -251,8 +251,8 @@ impl Controller for RouterController {
         Ok(Response::new(self.list_of_snapshots(request.get_ref())?))
     }
 
-    async fn get_snapshot(&self, _: Request<GetSnapshotRequest>) -> Answer<GetSnapshotResponse> {
-        unsupported("GetSnapshot")
+    async fn get_snapshot(&self, request: Request<GetSnapshotRequest>) -> Answer<GetSnapshotResponse> {
+        Ok(Response::new(self.found_snapshot(request.get_ref())?))
     }
 
     #[instrument(skip_all, fields(volume = %request.get_ref().volume_id), err(Debug))]

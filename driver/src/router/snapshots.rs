@@ -4,7 +4,7 @@ use dunnage_csi::agent;
 use dunnage_csi::v1::list_snapshots_response::Entry;
 use dunnage_csi::v1::{
     self, CreateSnapshotRequest, CreateSnapshotResponse, DeleteSnapshotRequest, DeleteSnapshotResponse,
-    ListSnapshotsRequest, ListSnapshotsResponse,
+    GetSnapshotRequest, GetSnapshotResponse, ListSnapshotsRequest, ListSnapshotsResponse,
 };
 
 use super::controller::{RouterController, need, page_asked};
@@ -69,6 +69,17 @@ impl RouterController {
             .await?;
         self.forward.agents.tell(|index| index.snapshot_deleted(&id));
         Ok(deleted)
+    }
+
+    /// Answered from what the agents tell, as the list is.
+    pub(super) fn found_snapshot(&self, request: &GetSnapshotRequest) -> Result<GetSnapshotResponse> {
+        need(!request.snapshot_id.is_empty(), "snapshot_id")?;
+        let id: SnapshotId = request.snapshot_id.parse()?;
+        self.forward.agents.ready()?;
+        match self.forward.agents.ask(|index| index.snapshot(&id))? {
+            Some(snapshot) => Ok(GetSnapshotResponse { snapshot: Some(told(snapshot)) }),
+            None => Err(Error::NoSuchSnapshot { id: id.to_string() }),
+        }
     }
 
     pub(super) fn list_of_snapshots(&self, request: &ListSnapshotsRequest) -> Result<ListSnapshotsResponse> {

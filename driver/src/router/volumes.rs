@@ -78,6 +78,7 @@ impl RouterController {
             name: name.to_owned(),
             capacity_bytes: volume.capacity_bytes.try_into().unwrap_or(0),
             published_node: String::new(),
+            source: Source::parse(volume.content_source.as_ref()).ok().flatten().map(|it| it.to_agent()),
         };
         self.forward.agents.tell(|index| index.created(&id, volume));
     }
@@ -108,6 +109,10 @@ impl RouterController {
                 accessible_topology: vec![Topology {
                     segments: [(self.topology_key.clone(), pool.to_string())].into(),
                 }],
+                content_source: volume
+                    .source
+                    .and_then(|told| Source::of_agent(&told).ok())
+                    .map(|source| source.to_csi()),
                 ..Volume::default()
             }),
             status: None,

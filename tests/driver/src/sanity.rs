@@ -41,6 +41,10 @@ const NOT_SERVED: [&str; 5] = [
 /// Skipped only where nothing attaches.
 const NEEDS_ATTACH: [&str; 2] = ["ControllerPublishVolume", "ControllerUnpublishVolume"];
 
+/// This one ends at the first capability that csi-sanity 5.4.0 does not know, the alpha one of CSI 1.12, which is told last.
+const TOO_NEW_FOR_IT: (&str, &str) =
+    (" ControllerGetCapabilities should return appropriate capabilities", "Unknown capability: GET_SNAPSHOT");
+
 impl Outcome {
     /// Skipped tests of what is served.
     pub fn wrongly_skipped(&self, expected: Expected) -> Vec<&String> {
@@ -116,7 +120,7 @@ fn run_once(
         .unwrap();
     let words = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     let xml = std::fs::read_to_string(&report).unwrap_or_else(|error| panic!("no report: {error}\n{words}"));
-    let with = |status: &str| names(&xml, status);
+    let with = |status: &str| names(&xml, status, |case| !is_too_new(case));
     Outcome {
         passed: with("passed").len(),
         failed: with("failed").into_iter().chain(with("panicked")).collect(),
@@ -131,10 +135,16 @@ if [ -d \"$1\" ]; then echo directory; elif [ -f \"$1\" ]; then echo file; elif 
 else echo not_found; fi
 ";
 
-/// Names of the report's test cases of one status.
-fn names(xml: &str, status: &str) -> Vec<String> {
+fn is_too_new(case: &str) -> bool {
+    let (name, reason) = TOO_NEW_FOR_IT;
+    case.split_once('>').is_some_and(|(head, body)| head.contains(name) && body.contains(reason))
+}
+
+/// Names of the report's test cases of one status that count.
+fn names(xml: &str, status: &str, counts: impl Fn(&str) -> bool) -> Vec<String> {
     xml.split("<testcase ")
         .skip(1)
+        .filter(|case| counts(case))
         .filter_map(|case| case.split_once('>').map(|(head, _)| head))
         .filter(|head| head.contains(&format!("status=\"{status}\"")))
         .filter_map(|head| head.split_once("name=\"")?.1.split_once('"').map(|(name, _)| name.to_owned()))

@@ -4,15 +4,15 @@ use std::collections::HashMap;
 
 use dunnage_csi::v1::list_snapshots_response::Entry;
 use dunnage_csi::v1::{
-    self, CreateSnapshotRequest, CreateSnapshotResponse, DeleteSnapshotResponse, ListSnapshotsRequest,
-    ListSnapshotsResponse,
+    self, CreateSnapshotRequest, CreateSnapshotResponse, DeleteSnapshotResponse, GetSnapshotResponse,
+    ListSnapshotsRequest, ListSnapshotsResponse,
 };
 use tracing::info;
 
 use super::page::page;
 use super::wanted::{INFORMATION, check_name};
 use crate::error::{Error, Result};
-use crate::id::{SnapshotId, VolumeId};
+use crate::id::{PoolId, SnapshotId, VolumeId};
 use crate::node::Driver;
 use crate::snapshot::Snapshot;
 
@@ -67,17 +67,22 @@ impl Driver {
         // An id that cannot be ours names no snapshot, and that is what is wanted.
         let Ok(id) = id.parse::<SnapshotId>() else { return Ok(DeleteSnapshotResponse {}) };
         let store = self.store()?;
-        if id.pool() != store.id {
-            return Err(Error::Unavailable(format!(
-                "snapshot {id} is on pool {}, and this node has pool {}",
-                id.pool(),
-                store.id
-            )));
-        }
+        check_pool(&id, &store.id)?;
         let _guard = self.lock_snapshot(&id)?;
         store.delete_snapshot(&id)?;
         info!(snapshot = %id, "snapshot deleted");
         Ok(DeleteSnapshotResponse {})
+    }
+
+    pub(super) fn get_snapshot(&self, id: &str) -> Result<GetSnapshotResponse> {
+        if id.is_empty() {
+            return Err(Error::Missing { field: "snapshot_id" });
+        }
+        let id: SnapshotId = id.parse()?;
+        let store = self.store()?;
+        check_pool(&id, &store.id)?;
+        let snapshot = store.snapshot(&id).ok_or_else(|| Error::NoSuchSnapshot { id: id.to_string() })?;
+        Ok(GetSnapshotResponse { snapshot: Some(describe(&snapshot)) })
     }
 
     pub(super) fn list_snapshots(&self, request: &ListSnapshotsRequest) -> Result<ListSnapshotsResponse> {
@@ -91,6 +96,14 @@ impl Driver {
         let entries = page.entries.iter().map(|snapshot| Entry { snapshot: Some(describe(snapshot)) });
         Ok(ListSnapshotsResponse { entries: entries.collect(), next_token: page.next })
     }
+}
+
+/// Not here is not gone: a snapshot may well be on its own pool.
+fn check_pool(id: &SnapshotId, here: &PoolId) -> Result<()> {
+    if id.pool() == *here {
+        return Ok(());
+    }
+    Err(Error::Unavailable(format!("snapshot {id} is on pool {}, and this node has pool {here}", id.pool())))
 }
 
 /// A snapshot that is there is ready: until its data are whole, it is under no name.

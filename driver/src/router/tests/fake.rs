@@ -35,6 +35,7 @@ use tonic::transport::{Channel, Server};
 use tonic::{Request, Response, Status};
 
 use crate::id::{PoolId, SnapshotId, VolumeId};
+use crate::record::Source;
 use crate::router::{Config, Error, serve};
 
 pub(super) const DRIVER: &str = "local.csi.dunnage.dev";
@@ -145,9 +146,12 @@ impl Controller for Fake {
             self.note("copy from", &CopyHint::decode(copy).unwrap().address).await?;
         }
         let id = VolumeId::make(&self.pool, &request.name).to_string();
-        let made = agent::Volume { id: id.clone(), name: request.name, ..agent::Volume::default() };
+        let content_source = request.volume_content_source;
+        let source = Source::parse(content_source.as_ref()).unwrap().map(|source| source.to_agent());
+        let made = agent::Volume { id: id.clone(), name: request.name, source, ..agent::Volume::default() };
         self.said.send_modify(|said| said.volumes.push(made));
-        let volume = v1::Volume { volume_id: id, capacity_bytes: 1 << 20, ..v1::Volume::default() };
+        let volume =
+            v1::Volume { volume_id: id, capacity_bytes: 1 << 20, content_source, ..v1::Volume::default() };
         Ok(Response::new(CreateVolumeResponse { volume: Some(volume) }))
     }
 
