@@ -19,9 +19,10 @@ pub(crate) fn plugin() -> Vec<PluginCapability> {
     .collect()
 }
 
-/// The capabilities with or without attach. No `LIST_VOLUMES_PUBLISHED_NODES`: node-local volumes have no use for it. The
-/// youngest comes last: a caller that does not know it has seen the others then.
-pub(crate) fn controller(attach: bool) -> Vec<ControllerServiceCapability> {
+/// The capabilities with or without attach, and with or without anything of a volume that can be modified. No
+/// `LIST_VOLUMES_PUBLISHED_NODES`: node-local volumes have no use for it. The youngest comes last: a caller that does not
+/// know it has seen the others then.
+pub(crate) fn controller(attach: bool, modify: bool) -> Vec<ControllerServiceCapability> {
     let always = [
         Type::CreateDeleteVolume,
         Type::ListVolumes,
@@ -35,6 +36,7 @@ pub(crate) fn controller(attach: bool) -> Vec<ControllerServiceCapability> {
     let capability = |rpc: Type| ControllerServiceCapability {
         r#type: Some(controller_service_capability::Type::Rpc(Rpc { r#type: rpc.into() })),
     };
-    let attached = attach.then_some(Type::PublishUnpublishVolume);
-    always.into_iter().chain(attached).chain([Type::GetSnapshot]).map(capability).collect()
+    let some = [attach.then_some(Type::PublishUnpublishVolume), modify.then_some(Type::ModifyVolume)];
+    let youngest = [Type::GetSnapshot];
+    always.into_iter().chain(some.into_iter().flatten()).chain(youngest).map(capability).collect()
 }

@@ -38,6 +38,11 @@ pub enum EngineKind {
 }
 
 impl EngineKind {
+    /// Whether anything of its volumes can be changed but their size.
+    pub(crate) fn modifies(self) -> bool {
+        !self.engine(Overcommit::default()).mutable_parameters().is_empty()
+    }
+
     pub(crate) fn engine(self, overcommit: Overcommit) -> Arc<dyn Engine> {
         match self {
             Self::Directory => Arc::new(directory::Directory::default()),
@@ -60,6 +65,11 @@ pub(crate) trait Engine: fmt::Debug + Send + Sync {
 
     /// The parameters of a class that it understands.
     fn parameters(&self) -> &'static [&'static str];
+
+    /// The parameters of a `VolumeAttributesClass` that it understands.
+    fn mutable_parameters(&self) -> &'static [&'static str] {
+        &[]
+    }
 
     /// What a volume for this capability consists of, or why it cannot be.
     fn content(&self, capability: &Capability, allocation: Allocation) -> Result<Content>;
@@ -86,6 +96,11 @@ pub(crate) trait Engine: fmt::Debug + Send + Sync {
 
     /// Takes the space that a volume needs to become this large; its record says so afterwards.
     fn grow(&self, volume: &Volume, bytes: u64) -> Result<()>;
+
+    /// Gives the data of a volume what of this content can be changed; its record says so afterwards.
+    fn modify(&self, _volume: &Volume, _content: Content) -> Result<()> {
+        Ok(())
+    }
 
     /// Whether a volume that has grown has to be grown on its node as well before pods see it.
     fn grows_on_node(&self) -> bool {

@@ -36,6 +36,7 @@ use forward::Forward;
 use identity::RouterIdentity;
 use metrics::RouterMetrics;
 
+use crate::engine::EngineKind;
 use crate::locks::Locks;
 
 /// How long calls may go on after the stop.
@@ -48,6 +49,8 @@ pub struct Config {
     pub endpoint: String,
     /// The driver's name, which the agents must have too.
     pub driver_name: String,
+    /// The engine of the agents.
+    pub engine: EngineKind,
     /// Whether volumes are given to one node at a time by `ControllerPublishVolume`.
     pub attach: bool,
     /// Whether data are copied from one pool to another.
@@ -74,7 +77,7 @@ pub async fn serve(
     metrics: Metrics,
     checks: Checks,
 ) -> Result<(), Error> {
-    let Config { endpoint, driver_name, attach, cross_pool, tls_dir } = config;
+    let Config { endpoint, driver_name, engine, attach, cross_pool, tls_dir } = config;
     let material = Material::open(&tls_dir).map_err(|source| Error::Tls { directory: tls_dir, source })?;
     let metrics = RouterMetrics::new(&metrics);
     let agents = Agents::new(driver_name.clone(), material, metrics.clone());
@@ -91,6 +94,7 @@ pub async fn serve(
         .add_service(ControllerServer::new(RouterController {
             topology_key: format!("topology.{driver_name}/pool"),
             attach,
+            modify: engine.modifies(),
             forward: Forward { agents: agents.clone(), metrics },
             creating: Locks::default(),
             cross_pool,

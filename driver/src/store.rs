@@ -24,6 +24,7 @@ use crate::store::transit::Transit;
 use crate::store::trash::Trash;
 
 mod expand;
+mod modify;
 mod origin;
 mod snapshots;
 mod sweep;

@@ -1,7 +1,7 @@
 //! Subvolumes of btrfs, made and destroyed by calls on open directories: the `btrfs` program takes paths, which could be
 //! replaced between a look at them and their use.
 
-use rustix::fs::fstatfs;
+use rustix::fs::{XattrFlags, fsetxattr, fstatfs};
 use rustix::io::Errno;
 
 use crate::dir::Dir;
@@ -59,6 +59,19 @@ pub fn make_writable(subvolume: &Dir) -> Result<()> {
         return Ok(());
     }
     sys::set_subvolume_flags(subvolume, flags & !sys::SUBVOLUME_READ_ONLY).map_err(failing())
+}
+
+/// How what is written to a subvolume from now on is compressed: `zstd`, `lzo`, `zlib` or `none`. Directories that are there
+/// already keep what they have.
+pub fn set_compression(subvolume: &Dir, method: &str) -> Result<()> {
+    const NAME: &str = "btrfs.compression";
+    let set = |value: &str| fsetxattr(subvolume, NAME, value.as_bytes(), XattrFlags::empty());
+    match set(method) {
+        // Linux before 5.14 says that with nothing.
+        Err(Errno::INVAL) if method == "none" => set(""),
+        done => done,
+    }
+    .map_err(failed("set the compression of", subvolume.path()))
 }
 
 /// Destroys a subvolume of the file system that `anywhere` lies on, read-only or not, with all subvolumes within. It is no

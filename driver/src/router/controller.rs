@@ -34,6 +34,8 @@ type Answer<T> = std::result::Result<Response<T>, Status>;
 pub(crate) struct RouterController {
     pub(crate) topology_key: String,
     pub(crate) attach: bool,
+    /// Whether anything of a volume can be modified.
+    pub(crate) modify: bool,
     pub(crate) forward: Forward,
     /// One `CreateVolume` a name at a time: two could otherwise put it on two pools.
     pub(crate) creating: Locks,
@@ -225,7 +227,7 @@ impl Controller for RouterController {
         _: Request<ControllerGetCapabilitiesRequest>,
     ) -> Answer<ControllerGetCapabilitiesResponse> {
         Ok(Response::new(ControllerGetCapabilitiesResponse {
-            capabilities: advertised::controller(self.attach),
+            capabilities: advertised::controller(self.attach, self.modify),
         }))
     }
 
@@ -286,10 +288,23 @@ impl Controller for RouterController {
         unsupported("ControllerGetVolume")
     }
 
+    #[instrument(skip_all, fields(volume = %request.get_ref().volume_id), err(Debug))]
     async fn controller_modify_volume(
         &self,
-        _: Request<ControllerModifyVolumeRequest>,
+        request: Request<ControllerModifyVolumeRequest>,
     ) -> Answer<ControllerModifyVolumeResponse> {
-        unsupported("ControllerModifyVolume")
+        if !self.modify {
+            return unsupported("ControllerModifyVolume of such volumes");
+        }
+        let (metadata, _, request) = request.into_parts();
+        let id = request.volume_id.clone();
+        self.by_volume(
+            "ControllerModifyVolume",
+            &id,
+            &Deadline::of(&metadata),
+            request,
+            |mut agent, request| async move { agent.controller_modify_volume(request).await },
+        )
+        .await
     }
 }

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 #![expect(clippy::disallowed_methods, reason = "tests start programs; the rule guards the product")]
 
+mod attributes;
 mod call;
 mod certificates;
 mod disk;
@@ -11,6 +12,7 @@ mod lab;
 mod sanity;
 mod snapshots;
 
+pub use attributes::compression;
 pub use call::{block, block_as, mount, mount_as};
 pub use certificates::Authority;
 pub use disk::{Disk, Quotas};

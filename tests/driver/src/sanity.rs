@@ -19,6 +19,8 @@ pub struct Outcome {
     pub failed: Vec<String>,
     pub skipped: Vec<String>,
     pub output: String,
+    /// Whether something of a volume could be modified.
+    modifies: bool,
 }
 
 /// Where a driver is to be found, and where it may mount.
@@ -26,17 +28,20 @@ pub struct Outcome {
 pub struct Sockets<'a> {
     pub node: &'a str,
     pub controller: &'a str,
+    /// Attributes to modify volumes with; none where nothing of them can be modified.
+    pub attributes: &'a [(&'a str, &'a str)],
 }
 
 /// What no engine of this driver serves: its tests may be skipped, and nothing else may be.
-const NOT_SERVED: [&str; 5] = [
+const NOT_SERVED: [&str; 3] = [
     "GroupController",
-    "ModifyVolume",
-    "volume attribute class",
     // No limit on volumes a node; read-only attachment is not advertised.
     "max attach limit",
     "already published but is incompatible",
 ];
+
+/// Skipped only where nothing of a volume can be modified.
+const NEEDS_MODIFY: [&str; 2] = ["ModifyVolume", "volume attribute class"];
 
 /// Skipped only where nothing attaches.
 const NEEDS_ATTACH: [&str; 2] = ["ControllerPublishVolume", "ControllerUnpublishVolume"];
@@ -51,6 +56,7 @@ impl Outcome {
         let allowed = |name: &&String| {
             let any = |words: &[&str]| words.iter().any(|word| name.contains(word));
             any(&NOT_SERVED)
+                || !self.modifies && any(&NEEDS_MODIFY)
                 || expected == Expected::NoAttach && (any(&NEEDS_ATTACH) || name.contains("volume lifecycle"))
         };
         self.skipped.iter().filter(|name| !allowed(name)).collect()
@@ -104,7 +110,9 @@ fn run_once(
     // Its own look at paths is switched off by custom mount paths; this is how it is told what is there.
     std::fs::write(&look, LOOK).unwrap();
     crate::must("chmod", &["+x", text(&look)]);
-    let report = scratch.join("sanity.xml");
+    let (report, attributes) = (scratch.join("sanity.xml"), scratch.join("attributes.yaml"));
+    let lines = sockets.attributes.iter().map(|(key, value)| format!("{key}: {value}\n"));
+    std::fs::write(&attributes, lines.collect::<String>()).unwrap();
     let output = Command::new(program())
         .arg(format!("--csi.endpoint={}", sockets.node))
         .arg(format!("--csi.controllerendpoint={}", sockets.controller))
@@ -114,6 +122,7 @@ fn run_once(
         .arg(format!("--csi.testvolumesize={volume_bytes}"))
         .arg(format!("--csi.testvolumeaccesstype={access_type}"))
         .arg(format!("--csi.testvolumeexpandsize={}", 2 * volume_bytes))
+        .arg(format!("--csi.testvolumemutableparameters={}", attributes.display()))
         .arg(format!("--ginkgo.junit-report={}", report.display()))
         .arg("--ginkgo.no-color")
         .output()
@@ -127,6 +136,7 @@ fn run_once(
         // Pending ones are switched off by csi-sanity itself.
         skipped: with("skipped"),
         output: words.into_owned(),
+        modifies: !sockets.attributes.is_empty(),
     }
 }
 

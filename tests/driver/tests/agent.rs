@@ -236,7 +236,12 @@ async fn the_served_driver_is_sane() {
     let (endpoint, root) = (served.endpoint.clone(), served.lab.root().to_owned());
     let kubelet_dir = served.lab.config.kubelet_dir.clone();
     let outcome = tokio::task::spawn_blocking(move || {
-        run(&Sockets { node: &endpoint, controller: &endpoint }, &kubelet_dir, &root, 64 << 20)
+        run(
+            &Sockets { node: &endpoint, controller: &endpoint, attributes: &[] },
+            &kubelet_dir,
+            &root,
+            64 << 20,
+        )
     })
     .await
     .unwrap();

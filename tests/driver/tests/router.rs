@@ -29,9 +29,11 @@ async fn sanity(engine: EngineKind, expected: Expected, block: bool) {
     let (node, controller) = (cluster.nodes[0].socket(), cluster.endpoint());
     let lab = &cluster.nodes[0].lab;
     let (kubelet_dir, root) = (lab.config.kubelet_dir.clone(), lab.root().to_owned());
+    let attributes: &[_] = if engine == EngineKind::Btrfs { &[("compression", "zstd")] } else { &[] };
     let outcome = tokio::task::spawn_blocking(move || {
         let run = if block { run_block } else { run };
-        run(&Sockets { node: &node, controller: &controller }, &kubelet_dir, &root, 64 * MIB)
+        let sockets = Sockets { node: &node, controller: &controller, attributes };
+        run(&sockets, &kubelet_dir, &root, 64 * MIB)
     })
     .await
     .unwrap();
@@ -47,6 +49,11 @@ async fn sanity(engine: EngineKind, expected: Expected, block: bool) {
 #[tokio::test(flavor = "multi_thread")]
 async fn directories_through_the_router_are_sane() {
     sanity(EngineKind::Directory, Expected::NoAttach, false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn subvolumes_through_the_router_are_sane() {
+    sanity(EngineKind::Btrfs, Expected::NoAttach, false).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

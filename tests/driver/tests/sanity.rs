@@ -28,9 +28,11 @@ async fn sanity(engine: EngineKind, expected: Expected, block: bool) {
         server.await
     });
     let (kubelet_dir, root) = (lab.config.kubelet_dir.clone(), lab.root().to_owned());
+    let attributes: &[_] = if engine == EngineKind::Btrfs { &[("compression", "zstd")] } else { &[] };
     let outcome = tokio::task::spawn_blocking(move || {
         let run = if block { run_block } else { run };
-        run(&Sockets { node: &endpoint, controller: &endpoint }, &kubelet_dir, &root, 64 * MIB)
+        let sockets = Sockets { node: &endpoint, controller: &endpoint, attributes };
+        run(&sockets, &kubelet_dir, &root, 64 * MIB)
     })
     .await
     .unwrap();

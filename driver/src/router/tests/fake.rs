@@ -34,6 +34,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Server};
 use tonic::{Request, Response, Status};
 
+use crate::engine::EngineKind;
 use crate::id::{PoolId, SnapshotId, VolumeId};
 use crate::record::Source;
 use crate::router::{Config, Error, serve};
@@ -270,9 +271,10 @@ impl Controller for Fake {
 
     async fn controller_modify_volume(
         &self,
-        _: Request<v1::ControllerModifyVolumeRequest>,
+        request: Request<v1::ControllerModifyVolumeRequest>,
     ) -> Answer<v1::ControllerModifyVolumeResponse> {
-        Err(Status::unimplemented(""))
+        self.note("ControllerModifyVolume", &request.into_inner().volume_id).await?;
+        Ok(Response::new(v1::ControllerModifyVolumeResponse {}))
     }
 }
 
@@ -291,6 +293,10 @@ pub(super) struct Lab {
 
 impl Lab {
     pub(super) async fn start(attach: bool) -> Self {
+        Self::of(EngineKind::Btrfs, attach).await
+    }
+
+    pub(super) async fn of(engine: EngineKind, attach: bool) -> Self {
         let mut params = CertificateParams::new(vec![]).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
@@ -302,6 +308,7 @@ impl Lab {
         let config = Config {
             endpoint: endpoint.clone(),
             driver_name: DRIVER.to_owned(),
+            engine,
             attach,
             cross_pool,
             tls_dir,

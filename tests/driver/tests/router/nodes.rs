@@ -127,6 +127,7 @@ impl Cluster {
         let mut config = Config {
             endpoint: endpoint.clone(),
             driver_name: DRIVER.to_owned(),
+            engine,
             attach: false,
             cross_pool: CrossPool::Copy,
             tls_dir,
