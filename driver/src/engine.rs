@@ -25,6 +25,7 @@ mod btrfs;
 mod directory;
 mod folder;
 mod loop_file;
+mod moment;
 
 /// The engines there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,6 +155,11 @@ pub(crate) trait Engine: fmt::Debug + Send + Sync {
     /// Copies a volume's data to a new directory, as they are at one moment if the engine can bring that about. While
     /// this lasts the volume is neither staged, unstaged nor resized, if [`Engine::stages_data`].
     fn copy_volume(&self, volume: &Volume, to: &Dir) -> Result<Taken>;
+
+    /// Copies the data of several volumes, each to its new directory, all as they are at one and the same moment; refuses
+    /// it where that cannot be brought about. While this lasts none of the volumes is staged, unstaged or resized, nor,
+    /// unless [`Engine::stages_data`], published or unpublished.
+    fn copy_group(&self, group: &[(&Volume, &Dir)]) -> Result<Vec<Taken>>;
 
     /// Copies a snapshot's data to a new directory.
     fn copy_snapshot(&self, from: &Dir, to: &Dir) -> Result<Made>;

@@ -6,6 +6,7 @@ mod choose;
 mod controller;
 mod directory;
 mod forward;
+mod groups;
 mod identity;
 mod index;
 mod keeper;
@@ -15,12 +16,14 @@ mod volumes;
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use dunnage_csi::agent::directory_server::DirectoryServer;
 use dunnage_csi::tls::{self, Material};
 use dunnage_csi::uds;
 use dunnage_csi::v1::controller_server::ControllerServer;
+use dunnage_csi::v1::group_controller_server::GroupControllerServer;
 use dunnage_csi::v1::identity_server::IdentityServer;
 use dunnage_telemetry::health::Checks;
 use dunnage_telemetry::metrics::Metrics;
@@ -86,19 +89,21 @@ pub async fn serve(
 
     let socket =
         uds::listen(&endpoint).map_err(|source| Error::Listen { endpoint: endpoint.clone(), source })?;
+    let controller = Arc::new(RouterController {
+        topology_key: format!("topology.{driver_name}/pool"),
+        attach,
+        modify: engine.modifies(),
+        forward: Forward { agents: agents.clone(), metrics },
+        creating: Locks::default(),
+        cross_pool,
+    });
     let serving = Server::builder()
         .add_service(IdentityServer::new(RouterIdentity {
             driver: driver_name.clone(),
             agents: agents.clone(),
         }))
-        .add_service(ControllerServer::new(RouterController {
-            topology_key: format!("topology.{driver_name}/pool"),
-            attach,
-            modify: engine.modifies(),
-            forward: Forward { agents: agents.clone(), metrics },
-            creating: Locks::default(),
-            cross_pool,
-        }))
+        .add_service(ControllerServer::from_arc(Arc::clone(&controller)))
+        .add_service(GroupControllerServer::from_arc(controller))
         .add_service(DirectoryServer::new(Announcements { agents, stop: stop.clone() }))
         .serve_with_incoming_shutdown(socket, stop.clone().cancelled_owned());
     info!(driver = %driver_name, %endpoint, attach, "routing");

@@ -27,6 +27,7 @@ use crate::snapshot::{Made, State, Taken};
 use crate::status::chain;
 use crate::store::{Store, Volume};
 
+mod group;
 mod limits;
 
 use limits::Which;
@@ -272,6 +273,10 @@ impl Engine for Btrfs {
         limits::subvolume(&volume.dir)?;
         let ((), used) = self.published.watch(volume, || Ok(snapshot(&data(volume)?, to, DATA)?))?;
         Ok(Taken { made: Made::Reflink, source: if used { State::Attached } else { State::AtRest } })
+    }
+
+    fn copy_group(&self, group: &[(&Volume, &Dir)]) -> Result<Vec<Taken>> {
+        group::copy(group, &folder::used(group)?)
     }
 
     fn copy_snapshot(&self, from: &Dir, to: &Dir) -> Result<Made> {

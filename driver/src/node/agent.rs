@@ -140,6 +140,7 @@ fn snapshot(record: snapshot::Snapshot) -> Snapshot {
         name: record.name,
         source_volume_id: record.source_volume_id.to_string(),
         size_bytes: record.size_bytes,
+        group_snapshot_id: record.group.map(String::from).unwrap_or_default(),
     }
 }
 

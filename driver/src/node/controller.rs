@@ -29,6 +29,7 @@ use crate::store::{Origin, Store};
 
 mod attributes;
 mod expand;
+mod groups;
 mod modify;
 mod page;
 mod snapshots;

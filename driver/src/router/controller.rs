@@ -73,6 +73,15 @@ impl RouterController {
         self.forward.agents.ask(|index| index.settled() && index.holder(pool) == Holder::GivenUp)
     }
 
+    /// The same for a removal, which then has nothing to do.
+    pub(super) fn is_lost(&self, id: &dyn Display, pool: &PoolId, method: &'static str) -> bool {
+        let lost = self.is_given_up(pool);
+        if lost {
+            warn!(%id, %pool, method, "the pool is given up: nothing was removed");
+        }
+        lost
+    }
+
     /// Passes a removal on to the pool of what is removed. There is nothing to do once nobody waits for that pool any more.
     pub(super) async fn remove<Q, A: Default, F>(
         &self,
@@ -86,8 +95,7 @@ impl RouterController {
     where
         F: Future<Output = Answer<A>>,
     {
-        if self.is_given_up(pool) {
-            warn!(%id, %pool, method, "the pool is given up: nothing was removed");
+        if self.is_lost(id, pool, method) {
             return Ok(A::default());
         }
         self.forward.call(pool, method, deadline, request, call).await

@@ -36,22 +36,11 @@ impl RouterController {
                 agent.create_snapshot(request).await
             })
             .await?;
-        self.note_snapshot(name, &made);
+        // Before the agent tells of it: a list or a call of the same name may come first.
+        if let Some((id, snapshot)) = made.snapshot.as_ref().and_then(|made| noted(&name, made)) {
+            self.forward.agents.tell(|index| index.snapshot_created(&id, snapshot));
+        }
         Ok(made)
-    }
-
-    /// Before the agent tells of it: a list or a call of the same name may come first.
-    fn note_snapshot(&self, name: String, made: &CreateSnapshotResponse) {
-        let Some(snapshot) = &made.snapshot else { return };
-        let Ok(id) = snapshot.snapshot_id.parse() else { return };
-        let snapshot = agent::Snapshot {
-            id: snapshot.snapshot_id.clone(),
-            name,
-            source_volume_id: snapshot.source_volume_id.clone(),
-            size_bytes: snapshot.size_bytes.try_into().unwrap_or(0),
-            creation_time: snapshot.creation_time,
-        };
-        self.forward.agents.tell(|index| index.snapshot_created(&id, snapshot));
     }
 
     pub(super) async fn remove_snapshot(
@@ -107,13 +96,26 @@ fn filter(request: &ListSnapshotsRequest) -> Option<Filter> {
     Some(filter)
 }
 
-fn told(snapshot: agent::Snapshot) -> v1::Snapshot {
+/// What an agent has made, as it will tell it.
+pub(super) fn noted(name: &str, made: &v1::Snapshot) -> Option<(SnapshotId, agent::Snapshot)> {
+    let snapshot = agent::Snapshot {
+        id: made.snapshot_id.clone(),
+        name: name.to_owned(),
+        source_volume_id: made.source_volume_id.clone(),
+        size_bytes: made.size_bytes.try_into().unwrap_or(0),
+        creation_time: made.creation_time,
+        group_snapshot_id: made.group_snapshot_id.clone(),
+    };
+    Some((made.snapshot_id.parse().ok()?, snapshot))
+}
+
+pub(super) fn told(snapshot: agent::Snapshot) -> v1::Snapshot {
     v1::Snapshot {
         snapshot_id: snapshot.id,
         source_volume_id: snapshot.source_volume_id,
         size_bytes: snapshot.size_bytes.try_into().unwrap_or(i64::MAX),
         creation_time: snapshot.creation_time,
         ready_to_use: true,
-        ..v1::Snapshot::default()
+        group_snapshot_id: snapshot.group_snapshot_id,
     }
 }

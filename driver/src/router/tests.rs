@@ -1,4 +1,5 @@
 mod fake;
+mod groups;
 mod snapshots;
 
 use std::time::Duration;

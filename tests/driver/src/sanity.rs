@@ -33,8 +33,7 @@ pub struct Sockets<'a> {
 }
 
 /// What no engine of this driver serves: its tests may be skipped, and nothing else may be.
-const NOT_SERVED: [&str; 3] = [
-    "GroupController",
+const NOT_SERVED: [&str; 2] = [
     // No limit on volumes a node; read-only attachment is not advertised.
     "max attach limit",
     "already published but is incompatible",

@@ -15,6 +15,8 @@ use dunnage_csi::metadata::COPY;
 use dunnage_csi::tls::{self, Material};
 use dunnage_csi::v1::controller_client::ControllerClient;
 use dunnage_csi::v1::controller_server::{Controller, ControllerServer};
+use dunnage_csi::v1::group_controller_client::GroupControllerClient;
+use dunnage_csi::v1::group_controller_server::GroupControllerServer;
 use dunnage_csi::v1::identity_client::IdentityClient;
 use dunnage_csi::v1::{self, CreateVolumeRequest, CreateVolumeResponse, ProbeRequest};
 use dunnage_csi::{agent, uds};
@@ -98,7 +100,7 @@ impl Fake {
         self.instead.lock().unwrap().insert(method, what);
     }
 
-    async fn note(&self, method: &'static str, about: &str) -> Result<(), Status> {
+    pub(super) async fn note(&self, method: &'static str, about: &str) -> Result<(), Status> {
         self.calls.lock().unwrap().push(format!("{method} {about}"));
         let instead = self.instead.lock().unwrap().get(method).cloned();
         match instead {
@@ -346,7 +348,8 @@ impl Lab {
         let material = Material::open(&set).unwrap();
         let server = Server::builder()
             .add_service(AgentServer::new(fake.clone()))
-            .add_service(ControllerServer::new(fake.clone()));
+            .add_service(ControllerServer::new(fake.clone()))
+            .add_service(GroupControllerServer::new(fake.clone()));
         let runtime = runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let listening = runtime.spawn(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -394,9 +397,16 @@ impl Lab {
         ControllerClient::new(self.channel.clone())
     }
 
+    pub(super) fn group_controller(&self) -> GroupControllerClient<Channel> {
+        GroupControllerClient::new(self.channel.clone())
+    }
+
+    pub(super) fn identity(&self) -> IdentityClient<Channel> {
+        IdentityClient::new(self.channel.clone())
+    }
+
     pub(super) async fn probe(&self) -> bool {
-        let mut identity = IdentityClient::new(self.channel.clone());
-        identity.probe(ProbeRequest {}).await.unwrap().into_inner().ready.unwrap()
+        self.identity().probe(ProbeRequest {}).await.unwrap().into_inner().ready.unwrap()
     }
 
     pub(super) async fn until_connected(&self, count: usize) {
