@@ -25,6 +25,7 @@ mod btrfs;
 mod directory;
 mod folder;
 mod loop_file;
+mod moment;
 
 /// The engines there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +39,11 @@ pub enum EngineKind {
 }
 
 impl EngineKind {
+    /// Whether anything of its volumes can be changed but their size.
+    pub(crate) fn modifies(self) -> bool {
+        !self.engine(Overcommit::default()).mutable_parameters().is_empty()
+    }
+
     pub(crate) fn engine(self, overcommit: Overcommit) -> Arc<dyn Engine> {
         match self {
             Self::Directory => Arc::new(directory::Directory::default()),
@@ -60,6 +66,11 @@ pub(crate) trait Engine: fmt::Debug + Send + Sync {
 
     /// The parameters of a class that it understands.
     fn parameters(&self) -> &'static [&'static str];
+
+    /// The parameters of a `VolumeAttributesClass` that it understands.
+    fn mutable_parameters(&self) -> &'static [&'static str] {
+        &[]
+    }
 
     /// What a volume for this capability consists of, or why it cannot be.
     fn content(&self, capability: &Capability, allocation: Allocation) -> Result<Content>;
@@ -86,6 +97,11 @@ pub(crate) trait Engine: fmt::Debug + Send + Sync {
 
     /// Takes the space that a volume needs to become this large; its record says so afterwards.
     fn grow(&self, volume: &Volume, bytes: u64) -> Result<()>;
+
+    /// Gives the data of a volume what of this content can be changed; its record says so afterwards.
+    fn modify(&self, _volume: &Volume, _content: Content) -> Result<()> {
+        Ok(())
+    }
 
     /// Whether a volume that has grown has to be grown on its node as well before pods see it.
     fn grows_on_node(&self) -> bool {
@@ -144,6 +160,11 @@ pub(crate) trait Engine: fmt::Debug + Send + Sync {
     /// Copies a volume's data to a new directory, as they are at one moment if the engine can bring that about. While
     /// this lasts the volume is neither staged, unstaged nor resized, if [`Engine::stages_data`].
     fn copy_volume(&self, volume: &Volume, to: &Dir) -> Result<Taken>;
+
+    /// Copies the data of several volumes, each to its new directory, all as they are at one and the same moment; refuses
+    /// it where that cannot be brought about. While this lasts none of the volumes is staged, unstaged or resized, nor,
+    /// unless [`Engine::stages_data`], published or unpublished.
+    fn copy_group(&self, group: &[(&Volume, &Dir)]) -> Result<Vec<Taken>>;
 
     /// Copies a snapshot's data to a new directory.
     fn copy_snapshot(&self, from: &Dir, to: &Dir) -> Result<Made>;

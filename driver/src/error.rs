@@ -17,10 +17,16 @@ pub enum Error {
     Conflict { id: String, difference: String },
     #[error("snapshot {id} exists and is of another volume, {source_volume}")]
     SnapshotConflict { id: String, source_volume: String },
+    #[error("group snapshot {id} exists and is of other volumes: {source_volumes}")]
+    GroupConflict { id: String, source_volumes: String },
+    #[error("snapshot {id} is a part of group snapshot {group}: it is deleted with that, and not alone")]
+    InGroup { id: String, group: String },
     #[error("no volume {id}")]
     NoSuchVolume { id: String },
     #[error("no snapshot {id}")]
     NoSuchSnapshot { id: String },
+    #[error("no group snapshot {id}")]
+    NoSuchGroup { id: String },
     #[error("no node {node}: {reason}")]
     NoSuchNode { node: String, reason: String },
     #[error("an operation on {id} is still running")]

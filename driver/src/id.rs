@@ -1,4 +1,4 @@
-//! Ids of pools, volumes and snapshots: the only strings from outside that may become part of a path.
+//! Ids of pools, volumes, snapshots and groups of these: the only strings from outside that may become part of a path.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,9 +8,11 @@ use sha2::{Digest, Sha256};
 
 use crate::error::Error;
 
+mod group;
 mod inline;
 mod snapshot;
 
+pub use group::GroupId;
 pub use inline::InlineId;
 pub use snapshot::SnapshotId;
 

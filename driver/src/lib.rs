@@ -6,6 +6,7 @@ mod copies;
 pub mod doctor;
 mod engine;
 pub mod error;
+mod group;
 pub mod id;
 mod locks;
 pub mod node;

@@ -14,7 +14,7 @@ use tracing::{Span, debug, error, warn};
 use crate::copies::CopySettings;
 use crate::engine::{Engine, EngineKind};
 use crate::error::{Error, Result};
-use crate::id::{PoolId, SnapshotId, VolumeId};
+use crate::id::{GroupId, PoolId, SnapshotId, VolumeId};
 use crate::locks::{Guard, Locks};
 use crate::overcommit::Overcommit;
 use crate::pool::{Changed, Pool, Settings};
@@ -26,6 +26,7 @@ use crate::store::Store;
 mod agent;
 mod controller;
 mod copies;
+mod groups;
 mod identity;
 mod metrics;
 mod mounts;
@@ -35,6 +36,7 @@ pub use agent::AgentService;
 pub use controller::ControllerService;
 pub(crate) use controller::read_parameters;
 pub use copies::CopiesService;
+pub use groups::GroupControllerService;
 pub use identity::IdentityService;
 pub use mounts::NodeService;
 pub use serve::{ServeConfig, ServeError, serve};
@@ -115,6 +117,10 @@ impl Driver {
         ControllerService::new(self.clone())
     }
 
+    pub fn group_controller(&self) -> GroupControllerService {
+        GroupControllerService::new(self.clone())
+    }
+
     pub fn node(&self) -> NodeService {
         NodeService::new(self.clone())
     }
@@ -189,6 +195,11 @@ impl Driver {
 
     /// Takes a snapshot for one call.
     fn lock_snapshot(&self, id: &SnapshotId) -> Result<Guard> {
+        self.0.locks.take(id.as_str())
+    }
+
+    /// Takes a group snapshot for one call.
+    fn lock_group(&self, id: &GroupId) -> Result<Guard> {
         self.0.locks.take(id.as_str())
     }
 

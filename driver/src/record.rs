@@ -50,7 +50,11 @@ pub(crate) enum Content {
     /// In the directory `data`.
     Directory,
     /// In the subvolume `data`.
-    Subvolume,
+    Subvolume {
+        /// As the file system is mounted, unless it is said.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        compression: Option<Compression>,
+    },
     /// In the file `image`, which holds a file system.
     Image {
         #[serde(with = "kind")]
@@ -74,7 +78,7 @@ impl Content {
     /// A directory or subvolume has none, and counts as thick.
     pub(crate) fn allocation(self) -> Allocation {
         match self {
-            Self::Directory | Self::Subvolume => Allocation::Thick,
+            Self::Directory | Self::Subvolume { .. } => Allocation::Thick,
             Self::Image { allocation, .. } | Self::Block { allocation } => allocation,
         }
     }
@@ -107,6 +111,35 @@ impl Allocation {
     #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for this form")]
     fn is_thick(&self) -> bool {
         *self == Self::Thick
+    }
+}
+
+/// How btrfs compresses what is written from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Compression {
+    Zstd,
+    Lzo,
+    Zlib,
+    /// Not at all, whatever the file system is mounted with.
+    None,
+}
+
+impl Compression {
+    pub(crate) const ALL: [Self; 4] = [Self::Zstd, Self::Lzo, Self::Zlib, Self::None];
+
+    /// Its name as a parameter of a class, which is the kernel's too.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Zstd => "zstd",
+            Self::Lzo => "lzo",
+            Self::Zlib => "zlib",
+            Self::None => "none",
+        }
+    }
+
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|compression| compression.name() == name)
     }
 }
 
@@ -150,7 +183,8 @@ mod tests {
     fn a_record_reads_as_it_was_written() {
         for content in [
             Content::Directory,
-            Content::Subvolume,
+            Content::Subvolume { compression: None },
+            Content::Subvolume { compression: Some(Compression::Lzo) },
             Content::Image { fs_type: Kind::Xfs, format: Format::Started, allocation: Allocation::Thick },
             Content::Image { fs_type: Kind::Btrfs, format: Format::Never, allocation: Allocation::Sparse },
             Content::Block { allocation: Allocation::Thick },
@@ -176,7 +210,15 @@ mod tests {
         let (thick, sparse) = (Allocation::Thick, Allocation::Sparse);
         for (form, content) in [
             (r#"{"type":"directory"}"#, Content::Directory),
-            (r#"{"type":"subvolume"}"#, Content::Subvolume),
+            (r#"{"type":"subvolume"}"#, Content::Subvolume { compression: None }),
+            (
+                r#"{"type":"subvolume","compression":"zstd"}"#,
+                Content::Subvolume { compression: Some(Compression::Zstd) },
+            ),
+            (
+                r#"{"type":"subvolume","compression":"none"}"#,
+                Content::Subvolume { compression: Some(Compression::None) },
+            ),
             (
                 r#"{"type":"image","fsType":"ext4","format":"done"}"#,
                 Content::Image { fs_type: Kind::Ext4, format: Format::Done, allocation: thick },

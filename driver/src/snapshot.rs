@@ -6,7 +6,7 @@ use dunnage_host::copy::How;
 use prost_types::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::id::{SnapshotId, VolumeId};
+use crate::id::{GroupId, SnapshotId, VolumeId};
 use crate::record::Content;
 
 /// The name of the record in the snapshot's directory.
@@ -17,7 +17,7 @@ pub(crate) const FILE: &str = "snapshot.json";
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Snapshot {
     pub id: SnapshotId,
-    /// The name of the `CreateSnapshot` call that made it.
+    /// The name of the `CreateSnapshot` or `CreateVolumeGroupSnapshot` call that made it.
     pub name: String,
     pub source_volume_id: VolumeId,
     /// The size of the volume at that time: one made of it has at least this.
@@ -25,6 +25,9 @@ pub(crate) struct Snapshot {
     /// Nanoseconds since 1970.
     pub created: u64,
     pub content: Content,
+    /// The group that it came with, and goes with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<GroupId>,
     #[serde(flatten)]
     pub taken: Taken,
 }
@@ -109,5 +112,11 @@ mod tests {
         assert_eq!(snapshot.taken, Taken { made: Made::Reflink, source: State::InUse });
         assert_eq!(snapshot.created(), Timestamp { seconds: 1, nanos: 500_000_001 });
         assert_eq!(serde_json::to_string(&snapshot).unwrap(), text);
+        assert_eq!(snapshot.group, None);
+        let group = GroupId::make(&pool, "group-1");
+        let text = text.replace(r#""made":"#, &format!(r#""group":"{group}","made":"#));
+        let member: Snapshot = serde_json::from_str(&text).unwrap();
+        assert_eq!(member, Snapshot { group: Some(group), ..snapshot });
+        assert_eq!(serde_json::to_string(&member).unwrap(), text);
     }
 }

@@ -8,12 +8,15 @@ impl Error {
     /// The code that makes kubelet and the provisioner do the right thing next.
     pub fn code(&self) -> Code {
         match self {
-            Self::Invalid(_) | Self::Missing { .. } => Code::InvalidArgument,
+            Self::Invalid(_) | Self::Missing { .. } | Self::InGroup { .. } => Code::InvalidArgument,
             Self::OutOfRange(_) => Code::OutOfRange,
-            Self::Conflict { .. } | Self::SnapshotConflict { .. } => Code::AlreadyExists,
-            Self::NoSuchVolume { .. } | Self::NoSuchSnapshot { .. } | Self::NoSuchNode { .. } => {
-                Code::NotFound
+            Self::Conflict { .. } | Self::SnapshotConflict { .. } | Self::GroupConflict { .. } => {
+                Code::AlreadyExists
             }
+            Self::NoSuchVolume { .. }
+            | Self::NoSuchSnapshot { .. }
+            | Self::NoSuchGroup { .. }
+            | Self::NoSuchNode { .. } => Code::NotFound,
             Self::Busy { .. } | Self::Aborted(_) => Code::Aborted,
             Self::Full { .. } | Self::Unreachable { .. } | Self::SourceElsewhere { .. } => {
                 Code::ResourceExhausted

@@ -24,6 +24,8 @@ use crate::store::transit::Transit;
 use crate::store::trash::Trash;
 
 mod expand;
+mod groups;
+mod modify;
 mod origin;
 mod snapshots;
 mod sweep;

@@ -14,7 +14,8 @@ use serde::de::DeserializeOwned;
 
 use crate::engine::EngineKind;
 use crate::error::Error;
-use crate::id::{InlineId, PoolId, SnapshotId, VolumeId};
+use crate::group::Group;
+use crate::id::{GroupId, InlineId, PoolId, SnapshotId, VolumeId};
 use crate::node::read_parameters;
 use crate::overcommit::Overcommit;
 use crate::pool::state::MarkerSeen;
@@ -28,8 +29,13 @@ const LONGEST_ID: usize = 128;
 
 /// An id is one plain file name that reads as it was written, and of one kind only.
 pub fn ids(text: &str) {
-    let kinds =
-        [is_id::<PoolId>(text), is_id::<VolumeId>(text), is_id::<SnapshotId>(text), is_id::<InlineId>(text)];
+    let kinds = [
+        is_id::<PoolId>(text),
+        is_id::<VolumeId>(text),
+        is_id::<SnapshotId>(text),
+        is_id::<GroupId>(text),
+        is_id::<InlineId>(text),
+    ];
     assert!(kinds.into_iter().filter(|kind| *kind).count() <= 1, "{text:?} is of several kinds: {kinds:?}");
     if let Ok(id) = text.parse::<VolumeId>() {
         assert!(text.starts_with(id.pool().as_str()), "{text:?}");
@@ -113,6 +119,7 @@ pub fn mountinfo(text: &[u8]) {
 pub fn records(content: &[u8]) {
     rewritten::<Record>(content);
     rewritten::<Snapshot>(content);
+    rewritten::<Group>(content);
     if let MarkerSeen::Marker(marker) = MarkerSeen::parse(content) {
         let again = serde_json::to_vec(&marker).expect("it was read from JSON");
         assert_eq!(MarkerSeen::parse(&again), MarkerSeen::Marker(marker));

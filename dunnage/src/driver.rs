@@ -104,6 +104,16 @@ pub(crate) enum Engine {
     Btrfs,
 }
 
+impl From<Engine> for EngineKind {
+    fn from(engine: Engine) -> Self {
+        match engine {
+            Engine::Directory => Self::Directory,
+            Engine::LoopFile => Self::LoopFile,
+            Engine::Btrfs => Self::Btrfs,
+        }
+    }
+}
+
 /// Serves until `stop`.
 pub(crate) async fn run(args: DriverArgs, stop: CancellationToken) -> Result<(), Failure> {
     let (metrics, checks) = (Metrics::default(), Checks::default());
@@ -132,6 +142,7 @@ fn router_config(args: DriverArgs) -> router::Config {
     router::Config {
         endpoint: args.endpoint,
         driver_name: args.driver_name,
+        engine: args.engine.into(),
         attach: args.attach,
         cross_pool: match args.cross_pool {
             Cross::Copy => CrossPool::Copy,
@@ -147,11 +158,7 @@ fn node_config(args: DriverArgs) -> Result<node::ServeConfig, Failure> {
         driver_name: args.driver_name,
         node_id: args.node.node_id.ok_or_else(|| missing("node-id"))?,
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        engine: match args.engine {
-            Engine::Directory => EngineKind::Directory,
-            Engine::LoopFile => EngineKind::LoopFile,
-            Engine::Btrfs => EngineKind::Btrfs,
-        },
+        engine: args.engine.into(),
         pool_path: args.node.pool_path.ok_or_else(|| missing("pool-path"))?,
         backend_uid: args.node.backend_uid.ok_or_else(|| missing("backend-uid"))?,
         require_mount_point: args.node.require_mount_point,

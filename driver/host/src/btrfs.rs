@@ -1,11 +1,15 @@
 //! Subvolumes of btrfs, made and destroyed by calls on open directories: the `btrfs` program takes paths, which could be
 //! replaced between a look at them and their use.
 
-use rustix::fs::fstatfs;
+use std::panic::resume_unwind;
+use std::sync::RwLock;
+use std::thread;
+
+use rustix::fs::{XattrFlags, fsetxattr, fstatfs};
 use rustix::io::Errno;
 
-use crate::dir::Dir;
-use crate::error::{Result, failed};
+use crate::dir::{Dir, Mounts};
+use crate::error::{Error, Result, failed};
 use crate::sys::btrfs as sys;
 
 pub mod quota;
@@ -51,6 +55,37 @@ pub fn snapshot(of: &Dir, parent: &Dir, name: &str) -> Result<()> {
         .map_err(failed("make a snapshot of", of.path()))
 }
 
+/// Makes such snapshots of several subvolumes of one file system, and tells whether they are of one moment: whether one of the
+/// file system's transactions has made all of them. Nothing makes the kernel do that but to be asked for all of them at once.
+pub fn snapshot_at_once(of: &[(Dir, &Dir)], name: &str) -> Result<bool> {
+    // Opened even when a thread cannot be started, so that the others do not wait for ever.
+    let gate = RwLock::new(());
+    let make = |of: &Dir, parent: &Dir| {
+        drop(gate.read());
+        snapshot(of, parent, name)?;
+        transaction(&parent.dir(name, Mounts::Refuse)?)
+    };
+    let make = &make;
+    let transactions: Result<Vec<u64>> = thread::scope(|scope| {
+        let closed = gate.write();
+        let threads: Vec<_> = of.iter().map(|(of, parent)| scope.spawn(move || make(of, parent))).collect();
+        drop(closed);
+        threads.into_iter().map(|it| it.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
+    });
+    Ok(transactions?.windows(2).all(|two| two[0] == two[1]))
+}
+
+/// The transaction that has made a snapshot.
+fn transaction(snapshot: &Dir) -> Result<u64> {
+    let problem = || Error::Unexpected { path: snapshot.path().to_owned(), problem: "is no snapshot".into() };
+    let id = subvolume_at(snapshot)?.ok_or_else(problem)?;
+    let mut made = None;
+    // The root of a subvolume that is no snapshot has an offset of 0.
+    let range = Range { tree: ROOT_TREE, objects: (id, id), kind: ROOT_ITEM, offsets: (1, u64::MAX) };
+    search(snapshot, range, |item| made = Some(item.offset))?;
+    made.ok_or_else(problem)
+}
+
 /// Lets a subvolume be written to, as a snapshot cannot be at first.
 pub fn make_writable(subvolume: &Dir) -> Result<()> {
     let failing = || failed("make writable", subvolume.path());
@@ -59,6 +94,19 @@ pub fn make_writable(subvolume: &Dir) -> Result<()> {
         return Ok(());
     }
     sys::set_subvolume_flags(subvolume, flags & !sys::SUBVOLUME_READ_ONLY).map_err(failing())
+}
+
+/// How what is written to a subvolume from now on is compressed: `zstd`, `lzo`, `zlib` or `none`. Directories that are there
+/// already keep what they have.
+pub fn set_compression(subvolume: &Dir, method: &str) -> Result<()> {
+    const NAME: &str = "btrfs.compression";
+    let set = |value: &str| fsetxattr(subvolume, NAME, value.as_bytes(), XattrFlags::empty());
+    match set(method) {
+        // Linux before 5.14 says that with nothing.
+        Err(Errno::INVAL) if method == "none" => set(""),
+        done => done,
+    }
+    .map_err(failed("set the compression of", subvolume.path()))
 }
 
 /// Destroys a subvolume of the file system that `anywhere` lies on, read-only or not, with all subvolumes within. It is no

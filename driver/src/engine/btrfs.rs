@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use dunnage_host::btrfs::quota::{self, Quotas};
-use dunnage_host::btrfs::{create, make_writable, snapshot, within};
+use dunnage_host::btrfs::{create, make_writable, set_compression, snapshot, within};
 use dunnage_host::dir::{Dir, Mounts, TreeReceiver};
 use dunnage_host::mount::Place;
 use dunnage_host::mountinfo::Mount;
@@ -20,7 +20,7 @@ use crate::capability::Capability;
 use crate::copies::Stop;
 use crate::engine::Engine;
 use crate::engine::folder::{self, DATA, Published, data, data_in};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::id::VolumeId;
 use crate::record::{Allocation, Content, Record};
 use crate::size::Sizes;
@@ -28,6 +28,7 @@ use crate::snapshot::{Made, State, Taken};
 use crate::status::chain;
 use crate::store::{Store, Volume};
 
+mod group;
 mod limits;
 
 use limits::Which;
@@ -90,7 +91,9 @@ impl Btrfs {
         self.leaving().remove(&record.id);
         // A copy of a full volume is at the limit of that.
         limits::lift(dir)?;
-        make_writable(&data_in(dir)?)?;
+        let data = data_in(dir)?;
+        make_writable(&data)?;
+        compress(&data, record.content)?;
         limits::set(dir, record.capacity_bytes)?;
         Ok(dir.sync_filesystem()?)
     }
@@ -157,8 +160,12 @@ impl Engine for Btrfs {
         &["requireLimit"]
     }
 
+    fn mutable_parameters(&self) -> &'static [&'static str] {
+        &["compression"]
+    }
+
     fn content(&self, capability: &Capability, _: Allocation) -> Result<Content> {
-        folder::check("Btrfs", capability).map(|()| Content::Subvolume)
+        folder::check("Btrfs", capability).map(|()| Content::Subvolume { compression: None })
     }
 
     fn sizes(&self, _: Content) -> Sizes {
@@ -200,6 +207,17 @@ impl Engine for Btrfs {
 
     fn grow(&self, volume: &Volume, bytes: u64) -> Result<()> {
         limits::set(&volume.dir, bytes)
+    }
+
+    fn modify(&self, volume: &Volume, content: Content) -> Result<()> {
+        compress(&data(volume)?, content).map_err(|error| match error {
+            Error::Host(host) if host.is_full() => Error::Precondition(format!(
+                "volume {} has no room to note how it is compressed: make it larger, or remove something from it",
+                volume.id()
+            )),
+            error => error,
+        })?;
+        Ok(volume.dir.sync_filesystem()?)
     }
 
     fn stage(&self, volume: &mut Volume, _: &Place, _: &Capability) -> Result<()> {
@@ -254,6 +272,10 @@ impl Engine for Btrfs {
         Ok(Taken { made: Made::Reflink, source: if used { State::Attached } else { State::AtRest } })
     }
 
+    fn copy_group(&self, group: &[(&Volume, &Dir)]) -> Result<Vec<Taken>> {
+        group::copy(group, &folder::used(group)?)
+    }
+
     fn copy_snapshot(&self, from: &Dir, to: &Dir) -> Result<Made> {
         snapshot(&data_in(from)?, to, DATA)?;
         Ok(Made::Reflink)
@@ -292,6 +314,12 @@ impl Engine for Btrfs {
     }
 }
 
+/// Has what is written to a subvolume from now on compressed as its record says, if that says anything.
+fn compress(data: &Dir, content: Content) -> Result<()> {
+    let Content::Subvolume { compression: Some(compression) } = content else { return Ok(()) };
+    Ok(set_compression(data, compression.name())?)
+}
+
 /// What volumes may still write.
 fn promised(records: &BTreeMap<VolumeId, Record>, exclusive: &HashMap<&VolumeId, u64>) -> u64 {
     let own = |id| exclusive.get(id).copied().unwrap_or_default();
@@ -313,7 +341,7 @@ mod tests {
                     id: id.clone(),
                     name: name.into(),
                     capacity_bytes: 100,
-                    content: Content::Subvolume,
+                    content: Content::Subvolume { compression: None },
                     published_node: None,
                     source: None,
                     inline: None,

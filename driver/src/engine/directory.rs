@@ -18,6 +18,7 @@ use crate::capability::Capability;
 use crate::copies::Stop;
 use crate::engine::Engine;
 use crate::engine::folder::{self, DATA, Published, data, data_in};
+use crate::engine::moment;
 use crate::error::Result;
 use crate::id::VolumeId;
 use crate::record::{Allocation, Content, Record};
@@ -178,6 +179,15 @@ impl Engine for Directory {
     fn copy_volume(&self, volume: &Volume, to: &Dir) -> Result<Taken> {
         let (made, used) = self.published.watch(volume, || Ok(data(volume)?.copy_tree(to, DATA)?.into()))?;
         Ok(Taken { made, source: if used { State::InUse } else { State::AtRest } })
+    }
+
+    fn copy_group(&self, group: &[(&Volume, &Dir)]) -> Result<Vec<Taken>> {
+        moment::check(&folder::used(group)?, 0, "a directory cannot be frozen alone")?;
+        let copy = |(volume, to): &(&Volume, &Dir)| {
+            let made = data(volume)?.copy_tree(to, DATA)?.into();
+            Ok(Taken { made, source: State::AtRest })
+        };
+        group.iter().map(copy).collect()
     }
 
     fn copy_snapshot(&self, from: &Dir, to: &Dir) -> Result<Made> {

@@ -11,6 +11,7 @@ use dunnage_host::mountinfo::{self, Mount};
 
 use crate::capability::Capability;
 use crate::error::{Error, Result};
+use crate::id::VolumeId;
 use crate::store::Volume;
 
 /// The directory that pods get to see.
@@ -46,6 +47,19 @@ pub(super) fn check(kind: &str, capability: &Capability) -> Result<()> {
 pub(super) fn mounts(volume: &Volume) -> Result<Vec<Mount>> {
     let home = Home::of(volume)?;
     Ok(mountinfo::read()?.into_iter().filter(|mount| home.has(mount)).collect())
+}
+
+/// Those of some volumes that pods can use. Nobody publishes them meanwhile, so that the others stay as they are.
+pub(super) fn used<'a>(group: &[(&'a Volume, &Dir)]) -> Result<Vec<&'a VolumeId>> {
+    let mounted = mountinfo::read()?;
+    let mut used = Vec::new();
+    for (volume, _) in group {
+        let home = Home::of(volume)?;
+        if mounted.iter().any(|mount| home.has(mount)) {
+            used.push(volume.id());
+        }
+    }
+    Ok(used)
 }
 
 /// Whether one of those is of all data.

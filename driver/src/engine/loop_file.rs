@@ -89,6 +89,15 @@ fn kind(fs_type: &str) -> Result<Kind> {
     }
 }
 
+impl LoopFile {
+    /// An image that is to be copied, with how it is used.
+    fn look_at<'a>(&self, volume: &'a Volume, to: &'a Dir) -> Result<copy::Image<'a>> {
+        // What is mounted of a block volume is the device itself, which nobody can freeze.
+        let mounts = if volume.record.content.is_block() { Vec::new() } else { self.mounts(volume)? };
+        copy::Image::of(volume, to, &mounts)
+    }
+}
+
 impl Engine for LoopFile {
     fn unlimited(&self, _: &Store) -> Result<Option<String>> {
         Ok(None)
@@ -255,9 +264,13 @@ impl Engine for LoopFile {
     }
 
     fn copy_volume(&self, volume: &Volume, to: &Dir) -> Result<Taken> {
-        // What is mounted of a block volume is the device itself, which nobody can freeze.
-        let mounts = if volume.record.content.is_block() { Vec::new() } else { self.mounts(volume)? };
-        copy::volume(volume, to, &mounts)
+        copy::volume(&self.look_at(volume, to)?)
+    }
+
+    fn copy_group(&self, group: &[(&Volume, &Dir)]) -> Result<Vec<Taken>> {
+        let images: Vec<_> =
+            group.iter().map(|(volume, to)| self.look_at(volume, to)).collect::<Result<_>>()?;
+        copy::volumes(&images)
     }
 
     fn copy_snapshot(&self, from: &Dir, to: &Dir) -> Result<Made> {

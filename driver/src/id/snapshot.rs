@@ -6,10 +6,11 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::{HASH_DIGITS, POOL_DIGITS, PoolId, lower_hex};
+use super::{GroupId, HASH_DIGITS, POOL_DIGITS, PoolId, VolumeId, lower_hex};
 use crate::error::Error;
 
-/// A snapshot's id: its pool's id, `-snap-`, and 32 digits of the hash of its CSI name. It is never a volume's id.
+/// A snapshot's id: its pool's id, `-snap-`, and 32 digits of the hash of its CSI name, or of its group and its volume. It
+/// is never a volume's id.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct SnapshotId(String);
@@ -21,6 +22,13 @@ impl SnapshotId {
     pub fn make(pool: &PoolId, name: &str) -> Self {
         let hash = hex::encode(Sha256::digest(format!("{pool}/{name}")));
         Self(format!("{pool}{MARK}{}", &hash[..HASH_DIGITS]))
+    }
+
+    /// The id of a volume's snapshot in a group. What is hashed begins otherwise than with any name, so that no
+    /// `CreateSnapshot` can ask for it.
+    pub fn in_group(group: &GroupId, of: &VolumeId) -> Self {
+        let hash = hex::encode(Sha256::digest(format!("{group}/{of}")));
+        Self(format!("{}{MARK}{}", group.pool(), &hash[..HASH_DIGITS]))
     }
 
     /// The pool that holds the snapshot.
@@ -69,7 +77,6 @@ impl fmt::Display for SnapshotId {
 
 #[cfg(test)]
 mod tests {
-    use super::super::VolumeId;
     use super::*;
 
     #[test]

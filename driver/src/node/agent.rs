@@ -129,6 +129,7 @@ fn volume(record: Record) -> Volume {
         name: record.name,
         capacity_bytes: record.capacity_bytes,
         published_node: record.published_node.unwrap_or_default(),
+        source: record.source.map(|source| source.to_agent()),
     }
 }
 
@@ -139,6 +140,7 @@ fn snapshot(record: snapshot::Snapshot) -> Snapshot {
         name: record.name,
         source_volume_id: record.source_volume_id.to_string(),
         size_bytes: record.size_bytes,
+        group_snapshot_id: record.group.map(String::from).unwrap_or_default(),
     }
 }
 

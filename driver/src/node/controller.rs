@@ -27,7 +27,10 @@ use crate::record::Record;
 use crate::size::choose;
 use crate::store::{Origin, Store};
 
+mod attributes;
 mod expand;
+mod groups;
+mod modify;
 mod page;
 mod snapshots;
 pub(super) mod source;
@@ -82,9 +85,7 @@ impl Driver {
         let range =
             found.as_ref().map_or(Ok(wanted.range), |found| source::at_least(found.bytes, wanted.range))?;
         let capacity_bytes = choose(range, self.engine().sizes(wanted.content))?;
-        let content = found
-            .as_ref()
-            .map_or(wanted.content, |found| found.content.allocated(wanted.content.allocation()));
+        let content = found.as_ref().map_or(wanted.content, |found| wanted.applied_to(found.content));
         let (name, source) = (wanted.name.clone(), wanted.source.clone());
         let record = Record { id, name, capacity_bytes, content, published_node: None, source, inline: None };
         if let Some(source) = &record.source {
@@ -321,7 +322,8 @@ impl Controller for ControllerService {
         &self,
         _: Request<ControllerGetCapabilitiesRequest>,
     ) -> Answer<ControllerGetCapabilitiesResponse> {
-        let capabilities = advertised::controller(self.driver.config().attach);
+        let modify = !self.driver.engine().mutable_parameters().is_empty();
+        let capabilities = advertised::controller(self.driver.config().attach, modify);
         Ok(Response::new(ControllerGetCapabilitiesResponse { capabilities }))
     }
 
@@ -348,8 +350,9 @@ impl Controller for ControllerService {
         blocking(move || driver.list_snapshots(&request)).await
     }
 
-    async fn get_snapshot(&self, _: Request<GetSnapshotRequest>) -> Answer<GetSnapshotResponse> {
-        Err(Error::Unsupported("GetSnapshot").into())
+    async fn get_snapshot(&self, request: Request<GetSnapshotRequest>) -> Answer<GetSnapshotResponse> {
+        let (driver, request) = (self.driver.clone(), request.into_inner());
+        blocking(move || driver.get_snapshot(&request.snapshot_id)).await
     }
 
     #[instrument(skip_all, fields(volume = request.get_ref().volume_id))]
@@ -368,10 +371,12 @@ impl Controller for ControllerService {
         Err(Error::Unsupported("ControllerGetVolume").into())
     }
 
+    #[instrument(skip_all, fields(volume = request.get_ref().volume_id))]
     async fn controller_modify_volume(
         &self,
-        _: Request<ControllerModifyVolumeRequest>,
+        request: Request<ControllerModifyVolumeRequest>,
     ) -> Answer<ControllerModifyVolumeResponse> {
-        Err(Error::Unsupported("ControllerModifyVolume").into())
+        let (driver, request) = (self.driver.clone(), request.into_inner());
+        blocking(move || driver.modify(&request)).await
     }
 }

@@ -12,6 +12,7 @@ use dunnage_csi::agent::pool::State;
 use dunnage_csi::tls::{self, AGENT, Material, OPERATOR, ROUTER, require_peer};
 use dunnage_csi::uds;
 use dunnage_csi::v1::controller_server::ControllerServer;
+use dunnage_csi::v1::group_controller_server::GroupControllerServer;
 use dunnage_csi::v1::identity_server::IdentityServer;
 use dunnage_csi::v1::node_server::NodeServer;
 use dunnage_telemetry::health::Checks;
@@ -88,6 +89,7 @@ pub async fn serve(
         .layer(calls.clone())
         .add_service(IdentityServer::new(driver.identity()))
         .add_service(ControllerServer::new(driver.controller()))
+        .add_service(GroupControllerServer::new(driver.group_controller()))
         .add_service(NodeServer::new(driver.node()))
         .serve_with_incoming_shutdown(socket, stop.clone().cancelled_owned());
     let remote = Server::builder()
@@ -95,6 +97,7 @@ pub async fn serve(
         .layer(calls)
         .add_service(IdentityServer::with_interceptor(driver.identity(), ours))
         .add_service(ControllerServer::with_interceptor(driver.controller(), from_router))
+        .add_service(GroupControllerServer::with_interceptor(driver.group_controller(), from_router))
         .add_service(AgentServer::with_interceptor(driver.agent(stop.clone()), ours))
         .add_service(CopiesServer::with_interceptor(driver.copies_service(stop.clone()), from_agent))
         .serve_with_incoming_shutdown(tls::incoming(listener, material), stop.clone().cancelled_owned());

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use dunnage_csi::agent::volume;
 use dunnage_csi::v1::VolumeContentSource;
 use dunnage_csi::v1::volume_content_source::{SnapshotSource, Type, VolumeSource};
 use serde::{Deserialize, Serialize};
@@ -59,6 +60,22 @@ impl Source {
         };
         VolumeContentSource { r#type: Some(source) }
     }
+
+    /// The source as an agent tells it.
+    pub(crate) fn to_agent(&self) -> volume::Source {
+        match self {
+            Self::Snapshot(id) => volume::Source::SourceSnapshotId(id.to_string()),
+            Self::Volume(id) => volume::Source::SourceVolumeId(id.to_string()),
+        }
+    }
+
+    /// Reads what an agent tells.
+    pub(crate) fn of_agent(told: &volume::Source) -> Result<Self> {
+        match told {
+            volume::Source::SourceSnapshotId(id) => id.parse().map(Self::Snapshot),
+            volume::Source::SourceVolumeId(id) => id.parse().map(Self::Volume),
+        }
+    }
 }
 
 impl fmt::Display for Source {
@@ -107,6 +124,7 @@ mod tests {
             [Source::Snapshot(SnapshotId::make(&pool, "a")), Source::Volume(VolumeId::make(&pool, "a"))]
         {
             assert_eq!(Source::parse(Some(&source.to_csi())).unwrap(), Some(source.clone()));
+            assert_eq!(Source::of_agent(&source.to_agent()).unwrap(), source);
             let text = serde_json::to_string(&source).unwrap();
             assert_eq!(serde_json::from_str::<Source>(&text).unwrap(), source, "{text}");
             assert_eq!(source.pool(), pool);

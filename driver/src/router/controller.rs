@@ -1,8 +1,8 @@
 //! The controller service of the router: each call goes to the agent that has the pool.
 
+use std::fmt::Display;
 use std::str::FromStr;
 
-use dunnage_csi::agent;
 use dunnage_csi::metadata::UNWANTED;
 use dunnage_csi::v1::controller_client::ControllerClient;
 use dunnage_csi::v1::controller_server::Controller;
@@ -14,28 +14,28 @@ use dunnage_csi::v1::{
     CreateSnapshotRequest, CreateSnapshotResponse, CreateVolumeRequest, CreateVolumeResponse,
     DeleteSnapshotRequest, DeleteSnapshotResponse, DeleteVolumeRequest, DeleteVolumeResponse,
     GetCapacityRequest, GetCapacityResponse, GetSnapshotRequest, GetSnapshotResponse, ListSnapshotsRequest,
-    ListSnapshotsResponse, ListVolumesRequest, ListVolumesResponse, Topology,
-    ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse, Volume, list_volumes_response,
+    ListSnapshotsResponse, ListVolumesRequest, ListVolumesResponse, ValidateVolumeCapabilitiesRequest,
+    ValidateVolumeCapabilitiesResponse,
 };
-use futures::future::join_all;
 use tonic::transport::Channel;
-use tonic::{Code, Request, Response, Status};
-use tracing::{info, instrument, warn};
+use tonic::{Request, Response, Status};
+use tracing::{instrument, warn};
 
-use super::choose::{self, CrossPool, choose};
-use super::forward::{Deadline, Forward, tell};
+use super::choose::{self, CrossPool};
+use super::forward::{Deadline, Forward};
 use super::index::Holder;
 use crate::advertised;
 use crate::error::{Error, Result};
 use crate::id::{PoolId, VolumeId};
 use crate::locks::Locks;
-use crate::record::Source;
 
 type Answer<T> = std::result::Result<Response<T>, Status>;
 
 pub(crate) struct RouterController {
     pub(crate) topology_key: String,
     pub(crate) attach: bool,
+    /// Whether anything of a volume can be modified.
+    pub(crate) modify: bool,
     pub(crate) forward: Forward,
     /// One `CreateVolume` a name at a time: two could otherwise put it on two pools.
     pub(crate) creating: Locks,
@@ -68,96 +68,37 @@ pub(super) fn page_asked<Id: FromStr>(max_entries: i32, token: &str) -> Result<(
 }
 
 impl RouterController {
-    async fn create(
-        &self,
-        deadline: &Deadline,
-        request: CreateVolumeRequest,
-        unwanted: bool,
-    ) -> Result<CreateVolumeResponse> {
-        need(!request.name.is_empty(), "name")?;
-        need(!request.volume_capabilities.is_empty(), "volume_capabilities")?;
-        let allowed = choose::allowed(request.accessibility_requirements.as_ref(), &self.topology_key)?;
-        let _guard = self.creating.take(&request.name)?;
-        let source = Source::parse(request.volume_content_source.as_ref())?;
-        let plan = self.forward.agents.ask(|index| {
-            choose(index, &request.name, allowed.as_deref(), source.as_ref(), self.cross_pool)
-        })?;
-        for id in plan.remove {
-            info!(volume = %id, name = %request.name, "removing a volume from a pool where it may no longer be");
-            let stale = DeleteVolumeRequest { volume_id: id.to_string(), secrets: request.secrets.clone() };
-            // Not final, so that the provisioner asks again and no second volume is made before this one is gone.
-            self.delete(deadline, &id, stale).await.map_err(|error| {
-                Error::Unavailable(format!(
-                    "volume {id} has this name and lies on a pool that is no longer allowed; \
-                     it cannot be removed first: {error}"
-                ))
-            })?;
-        }
-        let mut full = None;
-        for pool in &plan.pools {
-            let hint = match (&plan.copy_from, &source) {
-                (Some(from), Some(source)) if from != pool => {
-                    let target = VolumeId::make(pool, &request.name);
-                    Some(self.forward.agents.hint(source.id(), from, &target)?)
-                }
-                _ => None,
-            };
-            let created = self
-                .forward
-                .call(pool, "CreateVolume", deadline, request.clone(), |mut agent, mut request| async move {
-                    tell(request.metadata_mut(), hint, unwanted);
-                    agent.create_volume(request).await
-                })
-                .await;
-            match created {
-                Ok(response) => {
-                    self.note_created(&request.name, &response);
-                    return Ok(response);
-                }
-                Err(error) if error.code() == Code::ResourceExhausted => full = Some(error),
-                Err(error) => return Err(error),
-            }
-        }
-        Err(full.unwrap_or_else(|| Error::Unavailable("no pool could be asked".to_owned())))
-    }
-
-    /// Before the agent tells of it: a list or a repeated call may come first.
-    fn note_created(&self, name: &str, response: &CreateVolumeResponse) {
-        let Some(volume) = &response.volume else { return };
-        let Ok(id) = volume.volume_id.parse() else { return };
-        let volume = agent::Volume {
-            id: volume.volume_id.clone(),
-            name: name.to_owned(),
-            capacity_bytes: volume.capacity_bytes.try_into().unwrap_or(0),
-            published_node: String::new(),
-        };
-        self.forward.agents.tell(|index| index.created(&id, volume));
-    }
-
     /// Whether nobody waits for a pool any more, so that there is nothing to do for what was on it.
-    pub(super) fn is_given_up(&self, pool: &PoolId) -> bool {
+    fn is_given_up(&self, pool: &PoolId) -> bool {
         self.forward.agents.ask(|index| index.settled() && index.holder(pool) == Holder::GivenUp)
     }
 
-    async fn delete(
-        &self,
-        deadline: &Deadline,
-        id: &VolumeId,
-        request: DeleteVolumeRequest,
-    ) -> Result<DeleteVolumeResponse> {
-        if self.is_given_up(&id.pool()) {
-            warn!(volume = %id, pool = %id.pool(), "deleted a volume whose pool is given up: nothing was removed");
-            self.forward.agents.tell(|index| index.deleted(id));
-            return Ok(DeleteVolumeResponse {});
+    /// The same for a removal, which then has nothing to do.
+    pub(super) fn is_lost(&self, id: &dyn Display, pool: &PoolId, method: &'static str) -> bool {
+        let lost = self.is_given_up(pool);
+        if lost {
+            warn!(%id, %pool, method, "the pool is given up: nothing was removed");
         }
-        let deleted = self
-            .forward
-            .call(&id.pool(), "DeleteVolume", deadline, request, |mut agent, request| async move {
-                agent.delete_volume(request).await
-            })
-            .await?;
-        self.forward.agents.tell(|index| index.deleted(id));
-        Ok(deleted)
+        lost
+    }
+
+    /// Passes a removal on to the pool of what is removed. There is nothing to do once nobody waits for that pool any more.
+    pub(super) async fn remove<Q, A: Default, F>(
+        &self,
+        id: &(dyn Display + Sync),
+        pool: &PoolId,
+        method: &'static str,
+        deadline: &Deadline,
+        request: Q,
+        call: impl FnOnce(ControllerClient<Channel>, Request<Q>) -> F,
+    ) -> Result<A>
+    where
+        F: Future<Output = Answer<A>>,
+    {
+        if self.is_lost(id, pool, method) {
+            return Ok(A::default());
+        }
+        self.forward.call(pool, method, deadline, request, call).await
     }
 
     /// Passes a call on by the volume that it names.
@@ -174,94 +115,6 @@ impl RouterController {
     {
         let pool = volume_id(id)?.pool();
         Ok(Response::new(self.forward.call(&pool, method, deadline, request, call).await?))
-    }
-
-    async fn capacity_of(
-        &self,
-        pool: &PoolId,
-        deadline: &Deadline,
-        request: GetCapacityRequest,
-    ) -> Result<GetCapacityResponse> {
-        let takes_volumes = self.forward.agents.ask(|index| match index.holder(pool) {
-            Holder::Live { fenced, .. } => !fenced,
-            Holder::Contested { .. } | Holder::GivenUp => false,
-            // Not known is not nothing: the error makes the caller keep what it knew and ask again.
-            Holder::Away { .. } | Holder::Unknown => true,
-        });
-        if !takes_volumes {
-            return Ok(GetCapacityResponse {
-                maximum_volume_size: Some(0),
-                ..GetCapacityResponse::default()
-            });
-        }
-        self.forward
-            .call(pool, "GetCapacity", deadline, request, |mut agent, request| async move {
-                agent.get_capacity(request).await
-            })
-            .await
-    }
-
-    /// The sum over all pools; a volume can be as large as the largest of them takes.
-    async fn whole_capacity(
-        &self,
-        deadline: &Deadline,
-        request: GetCapacityRequest,
-    ) -> Result<GetCapacityResponse> {
-        self.forward.agents.ready()?;
-        let live = self.forward.agents.ask(|index| {
-            let live = index.pools().filter(|(id, _)| matches!(index.holder(id), Holder::Live { .. }));
-            live.map(|(id, _)| id.clone()).collect::<Vec<_>>()
-        });
-        let answers =
-            join_all(live.iter().map(|pool| self.capacity_of(pool, deadline, request.clone()))).await;
-        let mut whole: Option<GetCapacityResponse> = None;
-        let mut failed = None;
-        for answer in answers {
-            match answer {
-                Ok(answer) => whole = Some(whole.map_or(answer, |whole| add(whole, answer))),
-                Err(error) => failed = Some(error),
-            }
-        }
-        match (whole, failed) {
-            (Some(whole), _) => Ok(whole),
-            (None, Some(error)) => Err(error),
-            (None, None) => Ok(GetCapacityResponse::default()),
-        }
-    }
-
-    fn list(&self, request: &ListVolumesRequest) -> Result<ListVolumesResponse> {
-        let (limit, after) = page_asked(request.max_entries, &request.starting_token)?;
-        self.forward.agents.ready()?;
-        let page = self.forward.agents.ask(|index| index.page(after.as_ref(), limit))?;
-        let entries = page.entries.into_iter().map(|(pool, volume)| list_volumes_response::Entry {
-            volume: Some(Volume {
-                volume_id: volume.id,
-                capacity_bytes: volume.capacity_bytes.try_into().unwrap_or(i64::MAX),
-                accessible_topology: vec![Topology {
-                    segments: [(self.topology_key.clone(), pool.to_string())].into(),
-                }],
-                ..Volume::default()
-            }),
-            status: None,
-        });
-        Ok(ListVolumesResponse {
-            entries: entries.collect(),
-            next_token: page.next.map(|id| id.to_string()).unwrap_or_default(),
-        })
-    }
-}
-
-fn add(a: GetCapacityResponse, b: GetCapacityResponse) -> GetCapacityResponse {
-    let largest =
-        |answer: &GetCapacityResponse| answer.maximum_volume_size.unwrap_or(answer.available_capacity);
-    let smallest = match (a.minimum_volume_size, b.minimum_volume_size) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        _ => None,
-    };
-    GetCapacityResponse {
-        available_capacity: a.available_capacity.saturating_add(b.available_capacity),
-        maximum_volume_size: Some(largest(&a).max(largest(&b))),
-        minimum_volume_size: smallest,
     }
 }
 
@@ -382,7 +235,7 @@ impl Controller for RouterController {
         _: Request<ControllerGetCapabilitiesRequest>,
     ) -> Answer<ControllerGetCapabilitiesResponse> {
         Ok(Response::new(ControllerGetCapabilitiesResponse {
-            capabilities: advertised::controller(self.attach),
+            capabilities: advertised::controller(self.attach, self.modify),
         }))
     }
 
@@ -408,8 +261,8 @@ impl Controller for RouterController {
         Ok(Response::new(self.list_of_snapshots(request.get_ref())?))
     }
 
-    async fn get_snapshot(&self, _: Request<GetSnapshotRequest>) -> Answer<GetSnapshotResponse> {
-        unsupported("GetSnapshot")
+    async fn get_snapshot(&self, request: Request<GetSnapshotRequest>) -> Answer<GetSnapshotResponse> {
+        Ok(Response::new(self.found_snapshot(request.get_ref())?))
     }
 
     #[instrument(skip_all, fields(volume = %request.get_ref().volume_id), err(Debug))]
@@ -443,10 +296,23 @@ impl Controller for RouterController {
         unsupported("ControllerGetVolume")
     }
 
+    #[instrument(skip_all, fields(volume = %request.get_ref().volume_id), err(Debug))]
     async fn controller_modify_volume(
         &self,
-        _: Request<ControllerModifyVolumeRequest>,
+        request: Request<ControllerModifyVolumeRequest>,
     ) -> Answer<ControllerModifyVolumeResponse> {
-        unsupported("ControllerModifyVolume")
+        if !self.modify {
+            return unsupported("ControllerModifyVolume of such volumes");
+        }
+        let (metadata, _, request) = request.into_parts();
+        let id = request.volume_id.clone();
+        self.by_volume(
+            "ControllerModifyVolume",
+            &id,
+            &Deadline::of(&metadata),
+            request,
+            |mut agent, request| async move { agent.controller_modify_volume(request).await },
+        )
+        .await
     }
 }

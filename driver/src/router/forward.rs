@@ -6,6 +6,7 @@ use dunnage_csi::agent::CopyHint;
 use dunnage_csi::metadata::{COPY, UNWANTED};
 use dunnage_csi::uds::MAX_MESSAGE;
 use dunnage_csi::v1::controller_client::ControllerClient;
+use dunnage_csi::v1::group_controller_client::GroupControllerClient;
 use prost::Message as _;
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::transport::Channel;
@@ -49,7 +50,7 @@ pub(crate) struct Forward {
 }
 
 impl Forward {
-    /// Makes a call to the agent that has the pool.
+    /// Makes a call to the controller service of the agent that has the pool.
     pub(crate) async fn call<Q, A, F>(
         &self,
         pool: &PoolId,
@@ -61,9 +62,39 @@ impl Forward {
     where
         F: Future<Output = std::result::Result<Response<A>, Status>>,
     {
+        let client = |channel| ControllerClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
+        self.pass(pool, method, deadline, message, |channel, request| call(client(channel), request)).await
+    }
+
+    /// The same with its group controller service.
+    pub(crate) async fn call_group<Q, A, F>(
+        &self,
+        pool: &PoolId,
+        method: &'static str,
+        deadline: &Deadline,
+        message: Q,
+        call: impl FnOnce(GroupControllerClient<Channel>, Request<Q>) -> F,
+    ) -> Result<A>
+    where
+        F: Future<Output = std::result::Result<Response<A>, Status>>,
+    {
+        let client = |channel| GroupControllerClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
+        self.pass(pool, method, deadline, message, |channel, request| call(client(channel), request)).await
+    }
+
+    async fn pass<Q, A, F>(
+        &self,
+        pool: &PoolId,
+        method: &'static str,
+        deadline: &Deadline,
+        message: Q,
+        call: impl FnOnce(Channel, Request<Q>) -> F,
+    ) -> Result<A>
+    where
+        F: Future<Output = std::result::Result<Response<A>, Status>>,
+    {
         let (node, channel) = self.agents.route(pool)?;
-        let client = ControllerClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
-        let answer = call(client, deadline.request(message)).await.map_err(|status| broken(status, &node));
+        let answer = call(channel, deadline.request(message)).await.map_err(|status| broken(status, &node));
         let code = answer.as_ref().err().map_or(Code::Ok, Status::code);
         self.metrics.called(pool, method, code);
         debug!(%node, %pool, method, ?code, "passed a call on");

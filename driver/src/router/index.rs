@@ -9,6 +9,7 @@ use super::keeper::{Keeper, judge};
 use crate::error::{Error, Result};
 use crate::id::{PoolId, SnapshotId, VolumeId};
 
+mod groups;
 mod kept;
 pub(crate) mod snapshots;
 
@@ -207,6 +208,14 @@ impl Index {
                 "pool {id} is given up: its node is gone from the cluster, or somebody has said that it is lost"
             ))),
             Holder::Unknown => Err(Error::Unavailable(format!("no agent has been seen with pool {id}"))),
+        }
+    }
+
+    /// A pool for people, with the node that it was last seen on.
+    pub(crate) fn place(&self, id: &PoolId) -> String {
+        match self.pools.get(id) {
+            Some(pool) => format!("pool {id} (node {})", pool.node),
+            None => format!("pool {id}"),
         }
     }
 

@@ -4,9 +4,8 @@ use dunnage_csi::agent;
 use dunnage_csi::v1::list_snapshots_response::Entry;
 use dunnage_csi::v1::{
     self, CreateSnapshotRequest, CreateSnapshotResponse, DeleteSnapshotRequest, DeleteSnapshotResponse,
-    ListSnapshotsRequest, ListSnapshotsResponse,
+    GetSnapshotRequest, GetSnapshotResponse, ListSnapshotsRequest, ListSnapshotsResponse,
 };
-use tracing::warn;
 
 use super::controller::{RouterController, need, page_asked};
 use super::forward::Deadline;
@@ -37,22 +36,11 @@ impl RouterController {
                 agent.create_snapshot(request).await
             })
             .await?;
-        self.note_snapshot(name, &made);
+        // Before the agent tells of it: a list or a call of the same name may come first.
+        if let Some((id, snapshot)) = made.snapshot.as_ref().and_then(|made| noted(&name, made)) {
+            self.forward.agents.tell(|index| index.snapshot_created(&id, snapshot));
+        }
         Ok(made)
-    }
-
-    /// Before the agent tells of it: a list or a call of the same name may come first.
-    fn note_snapshot(&self, name: String, made: &CreateSnapshotResponse) {
-        let Some(snapshot) = &made.snapshot else { return };
-        let Ok(id) = snapshot.snapshot_id.parse() else { return };
-        let snapshot = agent::Snapshot {
-            id: snapshot.snapshot_id.clone(),
-            name,
-            source_volume_id: snapshot.source_volume_id.clone(),
-            size_bytes: snapshot.size_bytes.try_into().unwrap_or(0),
-            creation_time: snapshot.creation_time,
-        };
-        self.forward.agents.tell(|index| index.snapshot_created(&id, snapshot));
     }
 
     pub(super) async fn remove_snapshot(
@@ -63,19 +51,24 @@ impl RouterController {
         need(!request.snapshot_id.is_empty(), "snapshot_id")?;
         // Not ours, so it is not there, which is what the caller wants.
         let Ok(id) = request.snapshot_id.parse::<SnapshotId>() else { return Ok(DeleteSnapshotResponse {}) };
-        if self.is_given_up(&id.pool()) {
-            warn!(snapshot = %id, pool = %id.pool(), "deleted a snapshot whose pool is given up: nothing was removed");
-            self.forward.agents.tell(|index| index.snapshot_deleted(&id));
-            return Ok(DeleteSnapshotResponse {});
-        }
         let deleted = self
-            .forward
-            .call(&id.pool(), "DeleteSnapshot", deadline, request, |mut agent, request| async move {
+            .remove(&id, &id.pool(), "DeleteSnapshot", deadline, request, |mut agent, request| async move {
                 agent.delete_snapshot(request).await
             })
             .await?;
         self.forward.agents.tell(|index| index.snapshot_deleted(&id));
         Ok(deleted)
+    }
+
+    /// Answered from what the agents tell, as the list is.
+    pub(super) fn found_snapshot(&self, request: &GetSnapshotRequest) -> Result<GetSnapshotResponse> {
+        need(!request.snapshot_id.is_empty(), "snapshot_id")?;
+        let id: SnapshotId = request.snapshot_id.parse()?;
+        self.forward.agents.ready()?;
+        match self.forward.agents.ask(|index| index.snapshot(&id))? {
+            Some(snapshot) => Ok(GetSnapshotResponse { snapshot: Some(told(snapshot)) }),
+            None => Err(Error::NoSuchSnapshot { id: id.to_string() }),
+        }
     }
 
     pub(super) fn list_of_snapshots(&self, request: &ListSnapshotsRequest) -> Result<ListSnapshotsResponse> {
@@ -103,13 +96,26 @@ fn filter(request: &ListSnapshotsRequest) -> Option<Filter> {
     Some(filter)
 }
 
-fn told(snapshot: agent::Snapshot) -> v1::Snapshot {
+/// What an agent has made, as it will tell it.
+pub(super) fn noted(name: &str, made: &v1::Snapshot) -> Option<(SnapshotId, agent::Snapshot)> {
+    let snapshot = agent::Snapshot {
+        id: made.snapshot_id.clone(),
+        name: name.to_owned(),
+        source_volume_id: made.source_volume_id.clone(),
+        size_bytes: made.size_bytes.try_into().unwrap_or(0),
+        creation_time: made.creation_time,
+        group_snapshot_id: made.group_snapshot_id.clone(),
+    };
+    Some((made.snapshot_id.parse().ok()?, snapshot))
+}
+
+pub(super) fn told(snapshot: agent::Snapshot) -> v1::Snapshot {
     v1::Snapshot {
         snapshot_id: snapshot.id,
         source_volume_id: snapshot.source_volume_id,
         size_bytes: snapshot.size_bytes.try_into().unwrap_or(i64::MAX),
         creation_time: snapshot.creation_time,
         ready_to_use: true,
-        ..v1::Snapshot::default()
+        group_snapshot_id: snapshot.group_snapshot_id,
     }
 }

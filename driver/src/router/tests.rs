@@ -1,15 +1,18 @@
 mod fake;
+mod groups;
 mod snapshots;
 
 use std::time::Duration;
 
+use dunnage_csi::v1::controller_service_capability::{Type, rpc};
 use dunnage_csi::v1::{
     CapacityRange, ControllerExpandVolumeRequest, ControllerGetCapabilitiesRequest,
-    ControllerPublishVolumeRequest, GetCapacityRequest, GetCapacityResponse, ListVolumesRequest,
-    VolumeCapability,
+    ControllerModifyVolumeRequest, ControllerPublishVolumeRequest, ControllerServiceCapability,
+    GetCapacityRequest, GetCapacityResponse, ListVolumesRequest, VolumeCapability,
 };
 use tonic::{Code, Request, Status};
 
+use crate::engine::EngineKind;
 use fake::{Do, Fake, Lab, create_request, topology, until};
 
 const A: &str = "aaaaaaaaaaaaaaaa";
@@ -54,6 +57,41 @@ async fn a_volume_grows_where_it_is_and_the_list_knows_at_once() {
     ] {
         let refused = lab.controller().controller_expand_volume(request(id, range)).await.unwrap_err();
         assert_eq!(refused.code(), code, "{id} {refused}");
+    }
+}
+
+#[tokio::test]
+async fn a_volume_is_modified_where_it_is_and_only_where_there_is_something_to_modify() {
+    let (a, b) = (Fake::new("na", A), Fake::new("nb", B));
+    let lab = Lab::with(&[&a, &b]).await;
+    let id = lab.create("pvc-1", &[B]).await.unwrap();
+    let request = |volume_id: &str| ControllerModifyVolumeRequest {
+        volume_id: volume_id.to_owned(),
+        mutable_parameters: [("compression".to_owned(), "zstd".to_owned())].into(),
+        ..ControllerModifyVolumeRequest::default()
+    };
+    lab.controller().controller_modify_volume(request(&id)).await.unwrap();
+    assert_eq!(b.calls().last().unwrap(), &format!("ControllerModifyVolume {id}"));
+    assert!(a.calls().is_empty());
+    for (id, code) in [("", Code::InvalidArgument), ("x", Code::NotFound), (NOBODYS, Code::Unavailable)] {
+        let refused = lab.controller().controller_modify_volume(request(id)).await.unwrap_err();
+        assert_eq!(refused.code(), code, "{id} {refused}");
+    }
+    for (engine, modifies) in
+        [(EngineKind::Btrfs, true), (EngineKind::Directory, false), (EngineKind::LoopFile, false)]
+    {
+        let lab = Lab::of(engine, false).await;
+        let asked = ControllerGetCapabilitiesRequest {};
+        let told = lab.controller().controller_get_capabilities(asked).await.unwrap().into_inner();
+        let is_modify = |capability: &ControllerServiceCapability| match capability.r#type {
+            Some(Type::Rpc(rpc)) => rpc.r#type() == rpc::Type::ModifyVolume,
+            None => false,
+        };
+        assert_eq!(told.capabilities.iter().any(is_modify), modifies, "{engine:?}");
+        if !modifies {
+            let refused = lab.controller().controller_modify_volume(request(&id)).await.unwrap_err();
+            assert_eq!(refused.code(), Code::Unimplemented, "{engine:?}");
+        }
     }
 }
 

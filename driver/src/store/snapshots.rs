@@ -1,6 +1,8 @@
-//! The snapshots of an open pool, made and deleted by the same rules as its volumes.
+//! The snapshots of an open pool, made and deleted by the same rules as its volumes. Those of a group lie in its directory.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dunnage_host::copy::can_reflink;
@@ -9,20 +11,38 @@ use tracing::{info, warn};
 
 use super::sweep::{HALF_MADE, sweep};
 use super::trash::Trash;
-use super::{Store, Volume};
+use super::{Store, Volume, groups, load_json};
 use crate::error::{Error, Result};
-use crate::id::{PoolId, SnapshotId};
+use crate::group::Group;
+use crate::id::{GroupId, PoolId, SnapshotId};
 use crate::snapshot::{FILE, Snapshot};
 use crate::status::chain;
 
-/// The directory of all snapshots, each in a directory named by its id.
+/// The directory of all snapshots, each in a directory named by its id, and of all groups of them, likewise.
 pub(crate) const SNAPSHOTS: &str = "snapshots";
 
 /// The directory, and an index that is rebuilt from it.
 #[derive(Debug)]
 pub(super) struct Snapshots {
-    dir: Dir,
+    pub(super) dir: Dir,
+    /// Those of groups, too.
     records: Mutex<BTreeMap<SnapshotId, Snapshot>>,
+    groups: Mutex<BTreeMap<GroupId, Group>>,
+}
+
+/// What an entry of the directory can be.
+#[derive(Debug, PartialEq, Eq)]
+enum Kept {
+    Snapshot(SnapshotId),
+    Group(GroupId),
+}
+
+impl FromStr for Kept {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        text.parse().map(Self::Group).or_else(|_| text.parse().map(Self::Snapshot))
+    }
 }
 
 impl Snapshots {
@@ -30,7 +50,7 @@ impl Snapshots {
     pub(super) fn open(pool: &PoolId, root: &Dir, trash: &Trash) -> Result<Self> {
         let dir = root.make_dir(SNAPSHOTS, 0o700)?;
         root.sync()?;
-        let found = sweep::<SnapshotId>(&dir.entries()?);
+        let found = sweep::<Kept>(&dir.entries()?);
         for name in &found.remove {
             info!(%pool, name, "removing a half-made snapshot");
             trash.take(&dir, name)?;
@@ -38,14 +58,27 @@ impl Snapshots {
         for name in &found.strange {
             warn!(%pool, name, "leaving alone what is no snapshot");
         }
-        let mut records = BTreeMap::new();
-        for id in found.load {
-            match load(&dir, &id) {
-                Ok(snapshot) => drop(records.insert(id, snapshot)),
-                Err(error) => warn!(%pool, snapshot = %id, error = chain(&error), "snapshot cannot be used"),
+        let (mut records, mut groups) = (BTreeMap::new(), BTreeMap::new());
+        for kept in found.load {
+            match kept {
+                Kept::Snapshot(id) => match load_in(&dir, &id) {
+                    Ok(snapshot) => drop(records.insert(id, snapshot)),
+                    Err(error) => {
+                        warn!(%pool, snapshot = %id, error = chain(&error), "snapshot cannot be used");
+                    }
+                },
+                Kept::Group(id) => match groups::load(&dir, &id) {
+                    Ok((group, members)) => {
+                        records.extend(members);
+                        groups.insert(id, group);
+                    }
+                    Err(error) => {
+                        warn!(%pool, group = %id, error = chain(&error), "group snapshot cannot be used");
+                    }
+                },
             }
         }
-        Ok(Self { dir, records: Mutex::new(records) })
+        Ok(Self { dir, records: Mutex::new(records), groups: Mutex::new(groups) })
     }
 
     /// Whether the directory is empty; else the name of an entry.
@@ -54,8 +87,12 @@ impl Snapshots {
         Ok(entries.first().map(|entry| entry.name.to_string_lossy().into_owned()))
     }
 
-    fn records(&self) -> MutexGuard<'_, BTreeMap<SnapshotId, Snapshot>> {
+    pub(super) fn records(&self) -> MutexGuard<'_, BTreeMap<SnapshotId, Snapshot>> {
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn groups(&self) -> MutexGuard<'_, BTreeMap<GroupId, Group>> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -71,10 +108,9 @@ impl Store {
 
     /// The open directory of a snapshot.
     pub(crate) fn snapshot_dir(&self, id: &SnapshotId) -> Result<Dir> {
-        if self.snapshot(id).is_none() {
-            return Err(Error::NoSuchSnapshot { id: id.to_string() });
-        }
-        Ok(self.snapshots.dir.dir(id.as_str(), Mounts::Refuse)?)
+        let snapshot = self.snapshot(id).ok_or_else(|| Error::NoSuchSnapshot { id: id.to_string() })?;
+        let parts = snapshot.group.as_ref().map(GroupId::as_str).into_iter().chain([id.as_str()]);
+        Ok(self.snapshots.dir.dir(parts.collect::<PathBuf>(), Mounts::Refuse)?)
     }
 
     /// Makes a snapshot of a volume: under a temporary name first, so that it is there whole or not at all.
@@ -123,6 +159,7 @@ impl Store {
             size_bytes: of.record.capacity_bytes,
             created,
             content: of.record.content.copied(),
+            group: None,
             taken,
         };
         dir.write(FILE, &encode(&snapshot)?)?;
@@ -132,10 +169,11 @@ impl Store {
         Ok(snapshot)
     }
 
-    /// Deletes a snapshot; it is no error when there is none.
+    /// Deletes a snapshot that is of no group; it is no error when there is none.
     pub(crate) fn delete_snapshot(&self, id: &SnapshotId) -> Result<()> {
-        if self.snapshot(id).is_none() {
-            return Ok(());
+        let Some(snapshot) = self.snapshot(id) else { return Ok(()) };
+        if let Some(group) = snapshot.group {
+            return Err(Error::InGroup { id: id.to_string(), group: group.to_string() });
         }
         self.trash.take(&self.snapshots.dir, id.as_str())?;
         self.steps.reach("snapshot in the trash");
@@ -145,10 +183,9 @@ impl Store {
     }
 }
 
-fn load(dir: &Dir, id: &SnapshotId) -> Result<Snapshot> {
-    let content = dir.dir(id.as_str(), Mounts::Refuse)?.read(FILE)?;
-    let snapshot: Snapshot =
-        serde_json::from_slice(&content).map_err(|source| Error::Damaged { id: id.to_string(), source })?;
+/// Reads a snapshot in the directory of all or of its group.
+pub(super) fn load_in(dir: &Dir, id: &SnapshotId) -> Result<Snapshot> {
+    let snapshot: Snapshot = load_json(dir, id.as_str(), FILE, id.as_str())?;
     if snapshot.id == *id {
         Ok(snapshot)
     } else {
@@ -156,6 +193,6 @@ fn load(dir: &Dir, id: &SnapshotId) -> Result<Snapshot> {
     }
 }
 
-fn encode(snapshot: &Snapshot) -> Result<Vec<u8>> {
+pub(super) fn encode(snapshot: &Snapshot) -> Result<Vec<u8>> {
     serde_json::to_vec(snapshot).map_err(|source| Error::Damaged { id: snapshot.id.to_string(), source })
 }

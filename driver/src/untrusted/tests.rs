@@ -63,14 +63,17 @@ fn text(check: impl Fn(&str)) -> impl Fn(&[u8]) {
 const VOLUME: &str = "0123456789abcdef-0123456789abcdef0123456789abcdef";
 const INLINE: &str = "0123456789abcdef-inline-0123456789abcdef0123456789abcdef";
 const SNAPSHOT: &str = "0123456789abcdef-snap-0123456789abcdef0123456789abcdef";
+const GROUP: &str = "0123456789abcdef-group-0123456789abcdef0123456789abcdef";
 
 #[test]
 fn an_id_is_one_plain_name_whatever_is_asked() {
     let kubelets = format!("csi-{}", "0123456789abcdef".repeat(4));
     let good = [VOLUME, INLINE, SNAPSHOT, "0123456789abcdef", &kubelets];
+    assert!(is_id::<GroupId>(GROUP));
     assert!(is_id::<VolumeId>(VOLUME) && is_id::<VolumeId>(INLINE) && is_id::<SnapshotId>(SNAPSHOT));
     assert!(is_id::<PoolId>(good[3]) && is_id::<InlineId>(good[4]));
-    let examples = [VOLUME, INLINE, SNAPSHOT, good[3], good[4], "../../etc", "inline-", "-snap-"];
+    let examples =
+        [VOLUME, INLINE, SNAPSHOT, GROUP, good[3], good[4], "../../etc", "inline-", "-snap-", "-group-"];
     feed(&examples.map(str::as_bytes), text(ids));
 }
 
@@ -113,13 +116,19 @@ fn what_is_read_as_a_record_is_written_as_the_same() {
     let snapshot = format!(
         r#"{{"id":"{SNAPSHOT}","name":"s","sourceVolumeId":"{VOLUME}","sizeBytes":1,"created":2,"content":{{"type":"block"}},"made":"copy","source":"inUse"}}"#
     );
+    let member = snapshot.replace(r#""made""#, &format!(r#""group":"{GROUP}","made""#));
+    let group = format!(r#"{{"id":"{GROUP}","name":"g","created":2,"snapshots":["{SNAPSHOT}"]}}"#);
     let marker = r#"{"format":1,"poolId":"0123456789abcdef","backendUid":"u"}"#;
     assert!(
         serde_json::from_str::<Record>(&volume).is_ok() && serde_json::from_str::<Record>(&inline).is_ok()
     );
-    assert!(serde_json::from_str::<Snapshot>(&snapshot).is_ok());
+    assert!(
+        serde_json::from_str::<Snapshot>(&snapshot).is_ok()
+            && serde_json::from_str::<Snapshot>(&member).is_ok()
+    );
+    assert!(serde_json::from_str::<Group>(&group).is_ok());
     let mut superblock = vec![0; 4096];
     superblock[1024 + 0x38..1024 + 0x3a].copy_from_slice(&0xef53_u16.to_le_bytes());
-    let examples = [&volume, &inline, &snapshot, marker].map(str::as_bytes);
+    let examples = [&volume, &inline, &snapshot, &member, &group, marker].map(str::as_bytes);
     feed(&[&examples[..], &[b"XFSB\0\0\x10\0", &superblock, &[0; 512]]].concat(), records);
 }

@@ -2,18 +2,22 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 #![expect(clippy::disallowed_methods, reason = "tests start programs; the rule guards the product")]
 
+mod attributes;
 mod call;
 mod certificates;
 mod disk;
+mod groups;
 mod inline;
 mod kill;
 mod lab;
 mod sanity;
 mod snapshots;
 
+pub use attributes::compression;
 pub use call::{block, block_as, mount, mount_as};
 pub use certificates::Authority;
 pub use disk::{Disk, Quotas};
+pub use groups::{group_request, members};
 pub use inline::{id_in_pool, inline_id};
 pub use kill::Killer;
 pub use lab::{BACKEND, DRIVER, Lab, NODE, POOL, eventually, free_address, grows_ext4_mounted, pool_id};

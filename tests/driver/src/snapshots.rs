@@ -6,8 +6,8 @@ use std::process::Command;
 use dunnage_csi::v1::controller_server::Controller as _;
 use dunnage_csi::v1::volume_content_source::{SnapshotSource, Type, VolumeSource};
 use dunnage_csi::v1::{
-    CapacityRange, CreateSnapshotRequest, CreateVolumeRequest, DeleteSnapshotRequest, ListSnapshotsRequest,
-    Snapshot, Volume, VolumeCapability, VolumeContentSource,
+    CapacityRange, CreateSnapshotRequest, CreateVolumeRequest, DeleteSnapshotRequest, GetSnapshotRequest,
+    ListSnapshotsRequest, Snapshot, Volume, VolumeCapability, VolumeContentSource,
 };
 use tonic::{Request, Status};
 
@@ -45,6 +45,12 @@ impl Lab {
         };
         let made = self.driver().controller().create_snapshot(Request::new(request)).await?;
         Ok(made.into_inner().snapshot.unwrap())
+    }
+
+    pub async fn get_snapshot(&self, id: &str) -> Result<Snapshot, Status> {
+        let request = GetSnapshotRequest { snapshot_id: id.into(), ..GetSnapshotRequest::default() };
+        let found = self.driver().controller().get_snapshot(Request::new(request)).await?;
+        Ok(found.into_inner().snapshot.unwrap())
     }
 
     pub async fn delete_snapshot(&self, id: &str) -> Result<(), Status> {

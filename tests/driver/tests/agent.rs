@@ -13,6 +13,7 @@ use dunnage_csi::agent::{
 use dunnage_csi::tls::{self, AGENT, Material, OPERATOR, ROUTER};
 use dunnage_csi::uds;
 use dunnage_csi::v1::controller_client::ControllerClient;
+use dunnage_csi::v1::group_controller_client::GroupControllerClient;
 use dunnage_csi::v1::identity_client::IdentityClient;
 use dunnage_csi::v1::{
     CapacityRange, ControllerExpandVolumeRequest, CreateVolumeRequest, DeleteVolumeRequest,
@@ -23,7 +24,7 @@ use dunnage_driver::node::{ServeConfig, ServeError, serve};
 use dunnage_telemetry::health::Checks;
 use dunnage_telemetry::metrics::Metrics;
 use dunnage_tests_driver::{
-    Authority, BACKEND, DRIVER, Expected, Lab, NODE, POOL, Sockets, free_address, mount, run,
+    Authority, BACKEND, DRIVER, Expected, Lab, NODE, POOL, Sockets, free_address, group_request, mount, run,
 };
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -204,6 +205,9 @@ async fn each_peer_may_do_its_own_part_only() {
     let status =
         ControllerClient::new(served.channel(OPERATOR)).create_volume(create("pvc-1")).await.unwrap_err();
     assert_eq!(status.code(), Code::PermissionDenied);
+    let mut groups = GroupControllerClient::new(served.channel(OPERATOR));
+    let status = groups.create_volume_group_snapshot(group_request("g", &["v"])).await.unwrap_err();
+    assert_eq!(status.code(), Code::PermissionDenied);
     assert_eq!(std::fs::read_dir(&served.lab.config.pool_path).unwrap().count(), 0);
     // Another CA's router gets nowhere.
     let stranger = Authority::default().write(&served.lab.root().join("stranger"), ROUTER);
@@ -236,7 +240,12 @@ async fn the_served_driver_is_sane() {
     let (endpoint, root) = (served.endpoint.clone(), served.lab.root().to_owned());
     let kubelet_dir = served.lab.config.kubelet_dir.clone();
     let outcome = tokio::task::spawn_blocking(move || {
-        run(&Sockets { node: &endpoint, controller: &endpoint }, &kubelet_dir, &root, 64 << 20)
+        run(
+            &Sockets { node: &endpoint, controller: &endpoint, attributes: &[] },
+            &kubelet_dir,
+            &root,
+            64 << 20,
+        )
     })
     .await
     .unwrap();

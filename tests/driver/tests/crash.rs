@@ -8,7 +8,7 @@ use std::path::Path;
 use dunnage_csi::v1::VolumeCapability;
 use dunnage_driver::EngineKind;
 use dunnage_driver::id::VolumeId;
-use dunnage_tests_driver::{Killer, Lab, block, grows_ext4_mounted, mount, pool_id};
+use dunnage_tests_driver::{Killer, Lab, block, compression, grows_ext4_mounted, mount, pool_id};
 use tonic::{Code, Status};
 
 const MIB: i64 = 1 << 20;
@@ -21,6 +21,8 @@ enum Call {
     Publish,
     Expand,
     ExpandStaged,
+    /// What the engine can change, if anything.
+    Modify,
     Unpublish,
     Unstage,
     /// By a second pod, which finds what the first one wrote.
@@ -28,12 +30,13 @@ enum Call {
     Delete,
 }
 
-const LIFE: [Call; 12] = [
+const LIFE: [Call; 13] = [
     Call::Create,
     Call::Stage,
     Call::Publish,
     Call::Expand,
     Call::ExpandStaged,
+    Call::Modify,
     Call::Unpublish,
     Call::Unstage,
     Call::Stage,
@@ -78,6 +81,13 @@ impl Life {
                 Err(status) if status.code() == Code::FailedPrecondition && self.grows_at_stage() => {}
                 answer => assert_eq!(answer?, 2 * self.bytes),
             },
+            Call::Modify if self.engine == EngineKind::Btrfs => {
+                lab.modify(id, &[("compression", "lzo")]).await?;
+                let record = std::fs::read_to_string(lab.volume_dir(id).join("volume.json")).unwrap();
+                assert!(record.contains(r#""compression":"lzo""#), "{record}");
+                assert_eq!(compression(target).as_deref(), Some("lzo"));
+            }
+            Call::Modify => {}
             Call::PublishAgain => {
                 lab.publish(id, target, self.capability(), false).await?;
                 assert_eq!(self.read(target).unwrap(), b"kept");
@@ -170,7 +180,7 @@ async fn a_directory_volume_survives_a_kill_at_any_step() {
 #[tokio::test]
 async fn a_subvolume_survives_a_kill_at_any_step() {
     Life { engine: EngineKind::Btrfs, bytes: 16 * MIB, fs_type: "", block: false, parameters: &[] }
-        .die_everywhere(18)
+        .die_everywhere(20)
         .await;
 }
 

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use dunnage_driver::EngineKind;
-use dunnage_tests_driver::{Disk, Lab, from_snapshot, mount, pool_id};
+use dunnage_tests_driver::{Disk, Lab, from_snapshot, members, mount, pool_id};
 
 const MIB: i64 = 1 << 20;
 
@@ -58,6 +58,8 @@ async fn survive(engine: EngineKind, fs_type: &str, bytes: i64, pool_on: &str) {
     let mut written = disk.copy_without_what_is_unsynced(scratch.path(), "written");
     let snapshot = first.snapshot("snap-1", &id).await.unwrap().snapshot_id;
     let mut taken = disk.copy_without_what_is_unsynced(scratch.path(), "taken");
+    let group = members(&first.group("group-1", &[&id]).await.unwrap()).remove(0);
+    let mut grouped = disk.copy_without_what_is_unsynced(scratch.path(), "grouped");
     // One after the other: not every kernel takes two btrfs of one id.
     disk.unmount_of(first);
 
@@ -74,11 +76,13 @@ async fn survive(engine: EngineKind, fs_type: &str, bytes: i64, pool_on: &str) {
     unpublish(&after_unstage, &id).await;
     written.unmount_of(after_unstage);
 
-    let after_snapshot = node_on(&mut taken, engine);
-    let restored = after_snapshot.create_from(from_snapshot(&snapshot), "pvc-2", bytes, mount(fs_type));
-    let id = restored.await.unwrap().volume_id;
-    let at = publish(&after_snapshot, &id, fs_type).await;
-    assert!(fs::read(at.join("folder/file")).unwrap() == data, "{what}: the snapshot's data differ");
-    unpublish(&after_snapshot, &id).await;
-    taken.unmount_of(after_snapshot);
+    for (snapshot, disk) in [(snapshot, &mut taken), (group, &mut grouped)] {
+        let after = node_on(disk, engine);
+        let restored = after.create_from(from_snapshot(&snapshot), "pvc-2", bytes, mount(fs_type));
+        let id = restored.await.unwrap().volume_id;
+        let at = publish(&after, &id, fs_type).await;
+        assert!(fs::read(at.join("folder/file")).unwrap() == data, "{what}: the data of {snapshot} differ");
+        unpublish(&after, &id).await;
+        disk.unmount_of(after);
+    }
 }

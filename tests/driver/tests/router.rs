@@ -16,10 +16,14 @@ use std::time::Duration;
 
 use dunnage_csi::uds;
 use dunnage_csi::v1::controller_client::ControllerClient;
+use dunnage_csi::v1::{
+    DeleteVolumeGroupSnapshotRequest, GetVolumeGroupSnapshotRequest, ListSnapshotsRequest, Snapshot,
+    VolumeGroupSnapshot,
+};
 use dunnage_driver::EngineKind;
-use dunnage_tests_driver::{Expected, Sockets, run, run_block};
+use dunnage_tests_driver::{Expected, Sockets, group_request, members, run, run_block};
 use nodes::{Cluster, create, until};
-use tonic::Code;
+use tonic::{Code, Status};
 
 const A: &str = "aaaaaaaaaaaaaaaa";
 const B: &str = "bbbbbbbbbbbbbbbb";
@@ -31,9 +35,11 @@ async fn sanity(engine: EngineKind, expected: Expected, block: bool) {
     let (node, controller) = (cluster.nodes[0].socket(), cluster.endpoint());
     let lab = &cluster.nodes[0].lab;
     let (kubelet_dir, root) = (lab.config.kubelet_dir.clone(), lab.root().to_owned());
+    let attributes: &[_] = if engine == EngineKind::Btrfs { &[("compression", "zstd")] } else { &[] };
     let outcome = tokio::task::spawn_blocking(move || {
         let run = if block { run_block } else { run };
-        run(&Sockets { node: &node, controller: &controller }, &kubelet_dir, &root, 64 * MIB)
+        let sockets = Sockets { node: &node, controller: &controller, attributes };
+        run(&sockets, &kubelet_dir, &root, 64 * MIB)
     })
     .await
     .unwrap();
@@ -142,4 +148,74 @@ async fn a_copied_disk_is_refused_on_both_nodes_until_one_of_them_is_gone() {
     cluster.boot(0);
     cluster.until_connected(1).await;
     cluster.create("pvc-2", &pool).await.unwrap();
+}
+
+async fn group(cluster: &Cluster, name: &str, volumes: &[&str]) -> Result<VolumeGroupSnapshot, Status> {
+    let made = cluster.group_controller().create_volume_group_snapshot(group_request(name, volumes)).await?;
+    Ok(made.into_inner().group_snapshot.unwrap())
+}
+
+async fn snapshots(cluster: &Cluster) -> Vec<Snapshot> {
+    let listed = cluster.controller().list_snapshots(ListSnapshotsRequest::default()).await.unwrap();
+    listed.into_inner().entries.into_iter().map(|entry| entry.snapshot.unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_snapshot_is_made_on_the_node_of_its_volumes_and_on_no_two() {
+    let mut cluster = Cluster::start(EngineKind::LoopFile, Expected::NoAttach, &[A, B]).await;
+    let pools = cluster.nodes.iter().map(|node| node.pool.clone()).collect::<Vec<_>>();
+    let mut volumes = Vec::new();
+    for (name, pool) in [("pvc-0", 0), ("pvc-1", 1), ("pvc-2", 1)] {
+        volumes.push(cluster.create(name, &pools[pool]).await.unwrap());
+    }
+    let all: Vec<_> = volumes.iter().map(String::as_str).collect();
+    let refused = group(&cluster, "group-1", &all).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+    let where_they_lie = format!("1 on pool {A} (node node-0), 2 on pool {B} (node node-1)");
+    assert!(refused.message().contains(&where_they_lie), "{refused}");
+    assert_eq!(snapshots(&cluster).await, []);
+    let made = group(&cluster, "group-1", &all[1..]).await.unwrap();
+    let elsewhere = group(&cluster, "group-1", &all[..1]).await.unwrap_err();
+    assert_eq!(elsewhere.code(), Code::AlreadyExists, "{elsewhere}");
+    let (id, ids) = (made.group_snapshot_id.clone(), members(&made));
+    assert!(id.starts_with(B) && ids.len() == 2, "{made:?}");
+    // Its node starts anew, and is not there for a while.
+    cluster.nodes[1].kill();
+    cluster.until_connected(1).await;
+    let get = GetVolumeGroupSnapshotRequest {
+        group_snapshot_id: id.clone(),
+        snapshot_ids: ids.clone(),
+        ..GetVolumeGroupSnapshotRequest::default()
+    };
+    let asked = || cluster.group_controller();
+    let found = asked().get_volume_group_snapshot(get.clone()).await.unwrap().into_inner();
+    assert_eq!(found.group_snapshot.as_ref(), Some(&made));
+    let delete = DeleteVolumeGroupSnapshotRequest {
+        group_snapshot_id: id,
+        snapshot_ids: ids,
+        ..DeleteVolumeGroupSnapshotRequest::default()
+    };
+    let away = asked().delete_volume_group_snapshot(delete.clone()).await.unwrap_err();
+    assert_eq!(away.code(), Code::Unavailable, "{away}");
+    cluster.boot(1);
+    cluster.until_connected(2).await;
+    assert_eq!(group(&cluster, "group-1", &all[1..]).await.unwrap(), made);
+    let listed = snapshots(&cluster).await;
+    assert!(
+        listed.len() == 2 && listed.iter().all(|snapshot| made.snapshots.contains(snapshot)),
+        "{listed:?}"
+    );
+    // Asked again, it is still gone.
+    for _ in 0..2 {
+        cluster.group_controller().delete_volume_group_snapshot(delete.clone()).await.unwrap();
+        assert_eq!(snapshots(&cluster).await, []);
+    }
+    let gone = cluster.group_controller().get_volume_group_snapshot(get).await.unwrap_err();
+    assert_eq!(gone.code(), Code::NotFound, "{gone}");
+    for volume in &volumes {
+        cluster.delete(volume).await.unwrap();
+    }
+    for node in &cluster.nodes {
+        node.lab.assert_clean();
+    }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use dunnage_csi::uds;
 use dunnage_csi::v1::controller_server::ControllerServer;
+use dunnage_csi::v1::group_controller_server::GroupControllerServer;
 use dunnage_csi::v1::identity_server::IdentityServer;
 use dunnage_csi::v1::node_server::NodeServer;
 use dunnage_driver::EngineKind;
@@ -20,6 +21,7 @@ async fn sanity(engine: EngineKind, expected: Expected, block: bool) {
     let server = Server::builder()
         .add_service(IdentityServer::new(driver.identity()))
         .add_service(ControllerServer::new(driver.controller()))
+        .add_service(GroupControllerServer::new(driver.group_controller()))
         .add_service(NodeServer::new(driver.node()))
         .serve_with_incoming(uds::listen(&endpoint).unwrap());
     // csi-sanity waits for a connection to change its state, and misses it when it is made at once.
@@ -28,9 +30,11 @@ async fn sanity(engine: EngineKind, expected: Expected, block: bool) {
         server.await
     });
     let (kubelet_dir, root) = (lab.config.kubelet_dir.clone(), lab.root().to_owned());
+    let attributes: &[_] = if engine == EngineKind::Btrfs { &[("compression", "zstd")] } else { &[] };
     let outcome = tokio::task::spawn_blocking(move || {
         let run = if block { run_block } else { run };
-        run(&Sockets { node: &endpoint, controller: &endpoint }, &kubelet_dir, &root, 64 * MIB)
+        let sockets = Sockets { node: &endpoint, controller: &endpoint, attributes };
+        run(&sockets, &kubelet_dir, &root, 64 * MIB)
     })
     .await
     .unwrap();

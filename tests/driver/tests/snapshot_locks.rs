@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use dunnage_driver::EngineKind;
 use dunnage_driver::steps::Steps;
-use dunnage_tests_driver::{Lab, from_snapshot, from_volume, mount};
+use dunnage_tests_driver::{Lab, from_snapshot, from_volume, members, mount};
 use tonic::{Code, Status};
 
 const MIB: i64 = 1 << 20;
@@ -105,6 +105,61 @@ async fn a_snapshot_being_restored_is_kept_and_serves_others_at_once() {
         lab.delete_snapshot(&snapshot).await.unwrap();
         for volume in [id, made.unwrap().volume_id, third] {
             lab.delete(&volume).await.unwrap();
+        }
+        lab.assert_clean();
+    }
+}
+
+#[tokio::test]
+async fn what_a_group_is_made_of_stays_as_it_is_meanwhile_and_in_use_where_it_was() {
+    // Staging brings an image into use, and publishing a directory.
+    for (engine, stage, publish) in [
+        (EngineKind::Directory, Code::Aborted, Code::Aborted),
+        (EngineKind::Btrfs, Code::Aborted, Code::Aborted),
+        (EngineKind::LoopFile, Code::Aborted, Code::Ok),
+    ] {
+        let mut lab = Lab::new(engine);
+        let rests = lab.create("pvc-1", 16 * MIB, mount("")).await.unwrap().volume_id;
+        let used = lab.create("pvc-2", 16 * MIB, mount("")).await.unwrap().volume_id;
+        let group_of: &[&str] = if engine == EngineKind::Directory { &[&rests] } else { &[&rests, &used] };
+        let pod = lab.to_pod(&used, "pod-1", mount("")).await;
+        let other = lab.target("pod-2");
+        let gate = Gate::at(&mut lab, "group data made");
+        let meanwhile = async {
+            gate.reached().await;
+            assert_eq!(code(lab.group("group-1", group_of).await), Code::Aborted, "one call a name");
+            assert_eq!(code(lab.group("group-2", group_of).await), Code::Aborted, "one copy a volume");
+            for volume in group_of {
+                assert_eq!(code(lab.snapshot("snap-1", volume).await), Code::Aborted);
+                assert_eq!(code(lab.delete(volume).await), Code::Aborted);
+                assert_eq!(code(lab.expand(volume, 32 * MIB).await), Code::Aborted);
+            }
+            assert_eq!(code(lab.stage(&rests, mount("")).await), stage, "{engine:?}");
+            if engine != EngineKind::Directory {
+                let published = code(lab.publish(&used, &other, mount(""), false).await);
+                assert_eq!(published, publish, "{engine:?}");
+            }
+            std::fs::write(pod.join("goes on"), "x").unwrap();
+            gate.go.send(()).unwrap();
+        };
+        let (made, ()) = tokio::join!(lab.group("group-1", group_of), meanwhile);
+        let group = made.unwrap();
+        let _ = lab.unpublish(&used, &other).await;
+        // While one of it is being restored, it cannot go.
+        let snapshots = members(&group);
+        let gate = Gate::at(&mut lab, "volume data made");
+        let meanwhile = async {
+            gate.reached().await;
+            let deleted = lab.delete_group(&group.group_snapshot_id, &snapshots).await;
+            assert_eq!(code(deleted), Code::Aborted);
+            gate.go.send(()).unwrap();
+        };
+        let restore = lab.create_from(from_snapshot(&snapshots[0]), "pvc-3", 0, mount(""));
+        let (restored, ()) = tokio::join!(restore, meanwhile);
+        lab.delete_group(&group.group_snapshot_id, &snapshots).await.unwrap();
+        lab.from_pod(&used, "pod-1").await;
+        for volume in [&rests, &used, &restored.unwrap().volume_id] {
+            lab.delete(volume).await.unwrap();
         }
         lab.assert_clean();
     }

@@ -399,6 +399,16 @@ async fn snapshots_are_listed_after_a_restart_in_pages_and_by_what_they_are_of()
     assert_eq!(lab.snapshots(ask(&one.snapshot_id, "", 0, "")).await.unwrap().0, std::slice::from_ref(one));
     let of = lab.snapshots(ask("", &one.source_volume_id, 0, "")).await.unwrap().0;
     assert!(of.len() >= 2 && of.iter().all(|it| it.source_volume_id == one.source_volume_id), "{of:?}");
+    assert_eq!(lab.get_snapshot(&one.snapshot_id).await.unwrap(), *one);
+    for (id, code) in [
+        ("", Code::InvalidArgument),
+        ("x", Code::NotFound),
+        (&one.source_volume_id, Code::NotFound),
+        (&ids[0].snapshot_id, Code::NotFound),
+        ("cccccccccccccccc-snap-0123456789abcdef0123456789abcdef", Code::Unavailable),
+    ] {
+        assert_eq!(lab.get_snapshot(id).await.unwrap_err().code(), code, "{id}");
+    }
     for nothing in [ask("x", "", 0, ""), ask("", "x", 0, ""), ask(&ids[0].snapshot_id, "", 0, "")] {
         assert_eq!(lab.snapshots(nothing).await.unwrap().0, []);
     }

@@ -13,6 +13,7 @@ use dunnage_host::space;
 use tracing::info;
 
 use super::{IMAGE, image};
+use crate::engine::moment;
 use crate::error::{Error, Result};
 use crate::snapshot::{Made, State, Taken};
 use crate::store::Volume;
@@ -60,41 +61,109 @@ fn way(used: Use, shares: bool) -> Way {
     }
 }
 
-/// Copies a volume's image.
-pub(super) fn volume(volume: &Volume, to: &Dir, mounts: &[Mount]) -> Result<Taken> {
-    let source = image(volume)?;
-    let device = LoopDevice::find(&source)?;
-    let mounted = mounts.iter().find(|mount| mount.root == Path::new("/")).or(mounts.first());
-    let used = match &device {
-        None => Use::None,
-        Some(_) if mounted.is_some() => Use::Mounted,
-        Some(device) if !volume.record.content.is_block() && device.is_in_use()? => Use::OutOfSight,
-        Some(_) => Use::Attached,
-    };
-    let refuse =
-        |why: &str| Err(Error::Precondition(format!("volume {} cannot be copied: {why}", volume.id())));
-    let (how, state) = match (way(used, copy::can_reflink(to)?), mounted, &device) {
-        (Way::Refuse(why), ..) => return refuse(why),
-        (Way::Frozen, Some(mount), _) => {
-            let dir = Dir::open(&mount.mount_point)?;
+/// A volume's image that is to be copied, and what keeps it as it is meanwhile.
+pub(super) struct Image<'a> {
+    volume: &'a Volume,
+    to: &'a Dir,
+    hold: Hold,
+}
+
+enum Hold {
+    /// Nobody uses it, and nobody stages it meanwhile.
+    AtRest,
+    /// The freeze of the file system that is mounted there.
+    Freeze(Mount),
+    /// Nothing: what was written to the device is brought into the image before it is copied, which takes but a moment.
+    Sync(LoopDevice),
+}
+
+impl<'a> Image<'a> {
+    /// Looks at how a volume is used; it is refused where no copy of one moment can be had.
+    pub(super) fn of(volume: &'a Volume, to: &'a Dir, mounts: &[Mount]) -> Result<Self> {
+        let device = LoopDevice::find(&image(volume)?)?;
+        let mounted = mounts.iter().find(|mount| mount.root == Path::new("/")).or(mounts.first());
+        let used = match &device {
+            None => Use::None,
+            Some(_) if mounted.is_some() => Use::Mounted,
+            Some(device) if !volume.record.content.is_block() && device.is_in_use()? => Use::OutOfSight,
+            Some(_) => Use::Attached,
+        };
+        let hold = match (way(used, copy::can_reflink(to)?), mounted, device) {
+            (Way::Refuse(why), ..) => return Err(refusal(volume, why)),
+            (Way::Frozen, Some(mount), _) => Hold::Freeze(mount.clone()),
+            (Way::Synced, _, Some(device)) => Hold::Sync(device),
+            _ => Hold::AtRest,
+        };
+        Ok(Self { volume, to, hold })
+    }
+
+    fn copy(&self, until: Option<Instant>) -> Result<How> {
+        let Hold::Sync(device) = &self.hold else { return copy_to(&self.volume.dir, self.to, until) };
+        space::sync(device.file(), device.path())?;
+        match copy_to(&self.volume.dir, self.to, until)? {
+            How::Reflink => Ok(How::Reflink),
+            // Its blocks were not to be shared after all, so that it may have been written meanwhile.
+            How::Copy => Err(refusal(self.volume, ATTACHED)),
+        }
+    }
+
+    fn taken(&self, how: How) -> Taken {
+        let source = match self.hold {
+            Hold::AtRest => State::AtRest,
+            Hold::Freeze(_) => State::Frozen,
+            Hold::Sync(_) => State::Attached,
+        };
+        Taken { made: how.into(), source }
+    }
+
+    /// What can be frozen, if that is what holds it.
+    fn mounted(&self) -> Option<Result<Freezing<'a>>> {
+        let Hold::Freeze(mount) = &self.hold else { return None };
+        Some(Dir::open(&mount.mount_point).map_err(Error::from).and_then(|dir| {
             // The path could lead elsewhere by now, and nothing else is to be frozen.
             if mount_of(&dir)?.0.id != mount.id {
-                return refuse("its mount has just changed");
+                return Err(refusal(self.volume, "its mount has just changed"));
             }
-            (while_frozen(volume, dir, to)?, State::Frozen)
-        }
-        (Way::Synced, _, Some(device)) => {
-            space::sync(device.file(), device.path())?;
-            match copy_to(&volume.dir, to, None)? {
-                How::Reflink => (How::Reflink, State::Attached),
-                // Its blocks were not to be shared after all, so that it may have been written meanwhile.
-                How::Copy => return refuse(ATTACHED),
-            }
-        }
-        _ => (copy_to(&volume.dir, to, None)?, State::AtRest),
+            Ok(Freezing { volume: self.volume, dir })
+        }))
+    }
+}
+
+fn refusal(volume: &Volume, why: &str) -> Error {
+    Error::Precondition(format!("volume {} cannot be copied: {why}", volume.id()))
+}
+
+/// Copies a volume's image.
+pub(super) fn volume(image: &Image<'_>) -> Result<Taken> {
+    let how = match image.mounted() {
+        None => image.copy(None)?,
+        Some(mounted) => while_frozen(vec![mounted?], |until| image.copy(until), || sync(image.to))?,
     };
-    sync(to)?;
-    Ok(Taken { made: how.into(), source: state })
+    sync(image.to)?;
+    Ok(image.taken(how))
+}
+
+/// Copies the images of several volumes, all as they are at one moment: while everything that can be frozen is, and what is at
+/// rest already before that.
+pub(super) fn volumes(images: &[Image<'_>]) -> Result<Vec<Taken>> {
+    let changing = images.iter().filter(|image| matches!(image.hold, Hold::Sync(_)));
+    let changing: Vec<_> = changing.map(|image| image.volume.id()).collect();
+    moment::check(&changing, 1, "what is attached and not mounted, as a block volume, cannot be frozen")?;
+    let early = images.iter().map(|image| match image.hold {
+        Hold::AtRest => image.copy(None).map(Some),
+        _ => Ok(None),
+    });
+    let early: Vec<Option<How>> = early.collect::<Result<_>>()?;
+    let copy = |until| {
+        let rest = images.iter().zip(&early);
+        let how = rest.map(|(image, early)| early.map_or_else(|| image.copy(until), Ok));
+        how.collect::<Result<Vec<How>>>()
+    };
+    let sync_all = || images.iter().try_for_each(|image| sync(image.to));
+    let mounted: Vec<_> = images.iter().filter_map(Image::mounted).collect::<Result<_>>()?;
+    let how = if mounted.is_empty() { copy(None)? } else { while_frozen(mounted, copy, sync_all)? };
+    sync_all()?;
+    Ok(images.iter().zip(how).map(|(image, how)| image.taken(how)).collect())
 }
 
 /// Copies a snapshot's image.
@@ -112,32 +181,63 @@ fn sync(to: &Dir) -> Result<()> {
     Ok(space::sync(&to.file(IMAGE)?, &to.path().join(IMAGE))?)
 }
 
-fn while_frozen(volume: &Volume, mounted: Dir, to: &Dir) -> Result<How> {
-    let timed =
-        || copy_to(&volume.dir, to, Some(Instant::now() + FROZEN_FOR)).map_err(|error| late(volume, error));
+/// A volume in use, and where its file system is mounted.
+struct Freezing<'a> {
+    volume: &'a Volume,
+    dir: Dir,
+}
+
+/// Copies while the file systems of all of these volumes are frozen together.
+fn while_frozen<T>(
+    volumes: Vec<Freezing<'_>>,
+    copy: impl Fn(Option<Instant>) -> Result<T>,
+    sync: impl Fn() -> Result<()>,
+) -> Result<T> {
+    let (volumes, dirs): (Vec<_>, Vec<_>) =
+        volumes.into_iter().map(|Freezing { volume, dir }| (volume, dir)).unzip();
+    let timed = || copy(Some(Instant::now() + FROZEN_FOR)).map_err(|error| late(&volumes, error));
     // A rehearsal: what takes too long is found out without anybody having to wait, call after call.
     timed()?;
-    sync(to)?;
-    volume.dir.write(MARKER, b"")?;
-    volume.reach("freeze noted");
-    let copied = Frozen::freeze(mounted).map_err(Error::from).and_then(|frozen| {
-        volume.reach("file system frozen");
+    sync()?;
+    let copied = freeze(&volumes, dirs).and_then(|frozen| {
         let copied = timed();
         // Not given up by it: what was thawed by others is no copy of one moment.
-        frozen.thaw()?;
-        volume.reach("file system thawed");
+        for (volume, frozen) in volumes.iter().zip(frozen) {
+            frozen.thaw()?;
+            volume.reach("file system thawed");
+        }
         copied
     });
-    unmark(volume)?;
+    for volume in &volumes {
+        unmark(volume)?;
+    }
     copied
 }
 
-fn late(volume: &Volume, error: Error) -> Error {
+/// Freezes all or none; a mark tells the next start of each before the first is frozen.
+fn freeze(volumes: &[&Volume], dirs: Vec<Dir>) -> Result<Vec<Frozen>> {
+    // None is to wait for what another has not written yet.
+    if dirs.len() > 1 {
+        dirs.iter().try_for_each(Dir::sync_filesystem)?;
+    }
+    for volume in volumes {
+        volume.dir.write(MARKER, b"")?;
+        volume.reach("freeze noted");
+    }
+    let mut frozen = Vec::new();
+    for (volume, dir) in volumes.iter().zip(dirs) {
+        frozen.push(Frozen::freeze(dir)?);
+        volume.reach("file system frozen");
+    }
+    Ok(frozen)
+}
+
+fn late(volumes: &[&Volume], error: Error) -> Error {
     match error {
         Error::Host(host) if host.is_timeout() => Error::Precondition(format!(
-            "volume {} is in use, and to copy it takes longer than the {} seconds that its writers may have to wait: \
-             stop the pod, or put the pool on xfs or btrfs, where a copy takes but a moment",
-            volume.id(),
+            "{} in use, and to copy that takes longer than the {} seconds that its writers may have to wait: stop the pods, \
+             or put the pool on xfs or btrfs, where a copy takes but a moment",
+            moment::are(&volumes.iter().map(|volume| volume.id()).collect::<Vec<_>>()),
             FROZEN_FOR.as_secs()
         )),
         error => error,

@@ -1,18 +1,16 @@
 //! Snapshots of the node's own pool.
 
-use std::collections::HashMap;
-
 use dunnage_csi::v1::list_snapshots_response::Entry;
 use dunnage_csi::v1::{
-    self, CreateSnapshotRequest, CreateSnapshotResponse, DeleteSnapshotResponse, ListSnapshotsRequest,
-    ListSnapshotsResponse,
+    self, CreateSnapshotRequest, CreateSnapshotResponse, DeleteSnapshotResponse, GetSnapshotResponse,
+    ListSnapshotsRequest, ListSnapshotsResponse,
 };
 use tracing::info;
 
 use super::page::page;
-use super::wanted::{INFORMATION, check_name};
+use super::wanted::{check_known, check_name};
 use crate::error::{Error, Result};
-use crate::id::{SnapshotId, VolumeId};
+use crate::id::{PoolId, SnapshotId, VolumeId};
 use crate::node::Driver;
 use crate::snapshot::Snapshot;
 
@@ -22,7 +20,7 @@ impl Driver {
         if request.source_volume_id.is_empty() {
             return Err(Error::Missing { field: "source_volume_id" });
         }
-        check_parameters(&request.parameters)?;
+        check_known("VolumeSnapshotClass parameter", &request.parameters, &[])?;
         let source: VolumeId = request.source_volume_id.parse().and_then(VolumeId::not_inline)?;
         let store = self.store()?;
         if source.pool() != store.id {
@@ -67,17 +65,22 @@ impl Driver {
         // An id that cannot be ours names no snapshot, and that is what is wanted.
         let Ok(id) = id.parse::<SnapshotId>() else { return Ok(DeleteSnapshotResponse {}) };
         let store = self.store()?;
-        if id.pool() != store.id {
-            return Err(Error::Unavailable(format!(
-                "snapshot {id} is on pool {}, and this node has pool {}",
-                id.pool(),
-                store.id
-            )));
-        }
+        check_pool(&id, &store.id)?;
         let _guard = self.lock_snapshot(&id)?;
         store.delete_snapshot(&id)?;
         info!(snapshot = %id, "snapshot deleted");
         Ok(DeleteSnapshotResponse {})
+    }
+
+    pub(super) fn get_snapshot(&self, id: &str) -> Result<GetSnapshotResponse> {
+        if id.is_empty() {
+            return Err(Error::Missing { field: "snapshot_id" });
+        }
+        let id: SnapshotId = id.parse()?;
+        let store = self.store()?;
+        check_pool(&id, &store.id)?;
+        let snapshot = store.snapshot(&id).ok_or_else(|| Error::NoSuchSnapshot { id: id.to_string() })?;
+        Ok(GetSnapshotResponse { snapshot: Some(describe(&snapshot)) })
     }
 
     pub(super) fn list_snapshots(&self, request: &ListSnapshotsRequest) -> Result<ListSnapshotsResponse> {
@@ -93,24 +96,22 @@ impl Driver {
     }
 }
 
+/// Not here is not gone: a snapshot may well be on its own pool.
+fn check_pool(id: &SnapshotId, here: &PoolId) -> Result<()> {
+    if id.pool() == *here {
+        return Ok(());
+    }
+    Err(Error::Unavailable(format!("snapshot {id} is on pool {}, and this node has pool {here}", id.pool())))
+}
+
 /// A snapshot that is there is ready: until its data are whole, it is under no name.
-fn describe(snapshot: &Snapshot) -> v1::Snapshot {
+pub(super) fn describe(snapshot: &Snapshot) -> v1::Snapshot {
     v1::Snapshot {
         snapshot_id: snapshot.id.to_string(),
         source_volume_id: snapshot.source_volume_id.to_string(),
         size_bytes: i64::try_from(snapshot.size_bytes).unwrap_or(i64::MAX),
         creation_time: Some(snapshot.created()),
         ready_to_use: true,
-        ..v1::Snapshot::default()
-    }
-}
-
-/// Refuses what no engine understands: a misspelt parameter must not be ignored.
-fn check_parameters(parameters: &HashMap<String, String>) -> Result<()> {
-    match parameters.keys().filter(|key| !key.starts_with(INFORMATION)).min() {
-        None => Ok(()),
-        Some(key) => Err(Error::Invalid(format!(
-            "VolumeSnapshotClass parameter {key:?} is unknown: allowed are only those that begin with {INFORMATION}"
-        ))),
+        group_snapshot_id: snapshot.group.as_ref().map(ToString::to_string).unwrap_or_default(),
     }
 }

@@ -12,6 +12,7 @@ use crate::id::PoolId;
 use crate::record::{Allocation, Content, Record, Source};
 use crate::size::{Range, range};
 
+use super::attributes::Attributes;
 use super::source::same_source;
 
 /// The provisioner passes these on for information (`--extra-create-metadata`, class settings of its own).
@@ -32,6 +33,7 @@ pub(in crate::node) struct Wanted {
     pub(in crate::node) name: String,
     pub(in crate::node) range: Range,
     pub(in crate::node) content: Content,
+    attributes: Attributes,
     /// Nothing is to be made whose size is not a hard limit.
     pub(super) require_limit: bool,
     pub(in crate::node) source: Option<Source>,
@@ -45,16 +47,19 @@ impl Wanted {
         check_name(&name)?;
         let capabilities = capability::parse_all(&request.volume_capabilities)?;
         let allocation = allocation(&request.parameters, engine)?.unwrap_or_default();
-        if let Some(key) = request.mutable_parameters.keys().min() {
-            return Err(Error::Invalid(format!("mutable parameter {key:?} is unknown: there are none")));
-        }
+        let attributes = Attributes::parse(&request.mutable_parameters, engine)?;
         let range = range(request.capacity_range.as_ref())?;
-        let content = content(&capabilities, allocation, engine)?;
+        let content = attributes.given_to(content(&capabilities, allocation, engine)?);
         let require_limit = require_limit(CLASS, &request.parameters)?;
         // Last: that it is not there is said only of a request that is right otherwise.
         let source = Source::parse(request.volume_content_source.as_ref())?;
         let takes_sources = source.is_some() && capabilities[0].fs_type.is_empty();
-        Ok(Self { name, range, content, require_limit, source, takes_sources })
+        Ok(Self { name, range, content, attributes, require_limit, source, takes_sources })
+    }
+
+    /// What the volume is with data of this content.
+    pub(in crate::node) fn applied_to(&self, data: Content) -> Content {
+        self.attributes.given_to(data.allocated(self.content.allocation()))
     }
 
     /// An existing volume of this name, if it is what is asked for.
@@ -73,6 +78,7 @@ impl Wanted {
 
     /// Whether a volume consists of what is asked for.
     pub(in crate::node) fn check_content(&self, record: &Record) -> Result<()> {
+        self.attributes.check(record)?;
         if self.takes_sources && discriminant(&record.content) == discriminant(&self.content) {
             return Ok(());
         }
@@ -116,7 +122,7 @@ pub(in crate::node) fn same_content(record: &Record, asked: Content) -> Result<(
     }
     let name = |content| match content {
         Content::Directory => "a directory",
-        Content::Subvolume => "a subvolume",
+        Content::Subvolume { .. } => "a subvolume",
         Content::Image { fs_type, .. } => fs_type.name(),
         Content::Block { .. } => "a block device",
     };
@@ -164,10 +170,13 @@ pub(in crate::node) fn check_known(
     let unknown = |key: &&String| !key.starts_with(INFORMATION) && !known.contains(&key.as_str());
     match parameters.keys().filter(unknown).min() {
         None => Ok(()),
-        Some(key) => Err(Error::Invalid(format!(
-            "{noun} {key:?} is unknown: allowed are {} and those that begin with {INFORMATION}",
-            known.join(", ")
-        ))),
+        Some(key) => {
+            let known =
+                if known.is_empty() { "only".to_owned() } else { format!("{} and", known.join(", ")) };
+            Err(Error::Invalid(format!(
+                "{noun} {key:?} is unknown: allowed are {known} those that begin with {INFORMATION}"
+            )))
+        }
     }
 }
 

@@ -177,7 +177,7 @@ impl Driver {
             id: id.clone(),
             name: wanted.name.clone(),
             capacity_bytes: head.volume_bytes,
-            content: content.allocated(wanted.content.allocation()),
+            content: wanted.applied_to(content),
             published_node: None,
             source,
             inline: None,

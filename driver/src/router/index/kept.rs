@@ -29,6 +29,10 @@ impl<Id: Clone + Eq + Hash + Ord, T: Clone> Kept<Id, T> {
         self.there.contains_key(id)
     }
 
+    pub(super) fn get(&self, id: &Id) -> Option<&T> {
+        self.there.get(id)
+    }
+
     /// Notes what a call has made.
     pub(super) fn created(&mut self, id: &Id, made: T) {
         self.notes.insert(id.clone(), Some(made.clone()));

@@ -41,6 +41,19 @@ impl Index {
         }
     }
 
+    /// A snapshot, as its pool has told or a call has made it; none when it is not there.
+    pub(crate) fn snapshot(&self, id: &SnapshotId) -> Result<Option<Snapshot>> {
+        let pool = id.pool();
+        match self.holder(&pool) {
+            Holder::GivenUp => Ok(None),
+            // It may well be there.
+            Holder::Unknown => self.route(&pool).map(|_| None),
+            Holder::Live { .. } | Holder::Contested { .. } | Holder::Away { .. } => {
+                Ok(self.pools.get(&pool).and_then(|pool| pool.snapshots.get(id)).cloned())
+            }
+        }
+    }
+
     /// A snapshot of this name on another pool than this.
     pub(crate) fn same_name_elsewhere(&self, name: &str, here: &PoolId) -> Option<SnapshotId> {
         let others = self.pools.iter().filter(|(id, _)| *id != here);

@@ -15,6 +15,8 @@ use dunnage_csi::metadata::COPY;
 use dunnage_csi::tls::{self, Material};
 use dunnage_csi::v1::controller_client::ControllerClient;
 use dunnage_csi::v1::controller_server::{Controller, ControllerServer};
+use dunnage_csi::v1::group_controller_client::GroupControllerClient;
+use dunnage_csi::v1::group_controller_server::GroupControllerServer;
 use dunnage_csi::v1::identity_client::IdentityClient;
 use dunnage_csi::v1::{self, CreateVolumeRequest, CreateVolumeResponse, ProbeRequest};
 use dunnage_csi::{agent, uds};
@@ -34,7 +36,9 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Server};
 use tonic::{Request, Response, Status};
 
+use crate::engine::EngineKind;
 use crate::id::{PoolId, SnapshotId, VolumeId};
+use crate::record::Source;
 use crate::router::{Config, Error, serve};
 
 pub(super) const DRIVER: &str = "local.csi.dunnage.dev";
@@ -96,7 +100,7 @@ impl Fake {
         self.instead.lock().unwrap().insert(method, what);
     }
 
-    async fn note(&self, method: &'static str, about: &str) -> Result<(), Status> {
+    pub(super) async fn note(&self, method: &'static str, about: &str) -> Result<(), Status> {
         self.calls.lock().unwrap().push(format!("{method} {about}"));
         let instead = self.instead.lock().unwrap().get(method).cloned();
         match instead {
@@ -145,9 +149,12 @@ impl Controller for Fake {
             self.note("copy from", &CopyHint::decode(copy).unwrap().address).await?;
         }
         let id = VolumeId::make(&self.pool, &request.name).to_string();
-        let made = agent::Volume { id: id.clone(), name: request.name, ..agent::Volume::default() };
+        let content_source = request.volume_content_source;
+        let source = Source::parse(content_source.as_ref()).unwrap().map(|source| source.to_agent());
+        let made = agent::Volume { id: id.clone(), name: request.name, source, ..agent::Volume::default() };
         self.said.send_modify(|said| said.volumes.push(made));
-        let volume = v1::Volume { volume_id: id, capacity_bytes: 1 << 20, ..v1::Volume::default() };
+        let volume =
+            v1::Volume { volume_id: id, capacity_bytes: 1 << 20, content_source, ..v1::Volume::default() };
         Ok(Response::new(CreateVolumeResponse { volume: Some(volume) }))
     }
 
@@ -266,9 +273,10 @@ impl Controller for Fake {
 
     async fn controller_modify_volume(
         &self,
-        _: Request<v1::ControllerModifyVolumeRequest>,
+        request: Request<v1::ControllerModifyVolumeRequest>,
     ) -> Answer<v1::ControllerModifyVolumeResponse> {
-        Err(Status::unimplemented(""))
+        self.note("ControllerModifyVolume", &request.into_inner().volume_id).await?;
+        Ok(Response::new(v1::ControllerModifyVolumeResponse {}))
     }
 }
 
@@ -287,6 +295,10 @@ pub(super) struct Lab {
 
 impl Lab {
     pub(super) async fn start(attach: bool) -> Self {
+        Self::of(EngineKind::Btrfs, attach).await
+    }
+
+    pub(super) async fn of(engine: EngineKind, attach: bool) -> Self {
         let mut params = CertificateParams::new(vec![]).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
@@ -298,6 +310,7 @@ impl Lab {
         let config = Config {
             endpoint: endpoint.clone(),
             driver_name: DRIVER.to_owned(),
+            engine,
             attach,
             cross_pool,
             tls_dir,
@@ -335,7 +348,8 @@ impl Lab {
         let material = Material::open(&set).unwrap();
         let server = Server::builder()
             .add_service(AgentServer::new(fake.clone()))
-            .add_service(ControllerServer::new(fake.clone()));
+            .add_service(ControllerServer::new(fake.clone()))
+            .add_service(GroupControllerServer::new(fake.clone()));
         let runtime = runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let listening = runtime.spawn(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -383,9 +397,16 @@ impl Lab {
         ControllerClient::new(self.channel.clone())
     }
 
+    pub(super) fn group_controller(&self) -> GroupControllerClient<Channel> {
+        GroupControllerClient::new(self.channel.clone())
+    }
+
+    pub(super) fn identity(&self) -> IdentityClient<Channel> {
+        IdentityClient::new(self.channel.clone())
+    }
+
     pub(super) async fn probe(&self) -> bool {
-        let mut identity = IdentityClient::new(self.channel.clone());
-        identity.probe(ProbeRequest {}).await.unwrap().into_inner().ready.unwrap()
+        self.identity().probe(ProbeRequest {}).await.unwrap().into_inner().ready.unwrap()
     }
 
     pub(super) async fn until_connected(&self, count: usize) {

@@ -1,13 +1,15 @@
 //! Snapshots, and volumes with a source, through the router.
 
-use dunnage_csi::v1::volume_content_source::{SnapshotSource, Type};
+use dunnage_csi::v1::volume_content_source::{SnapshotSource, Type, VolumeSource};
 use dunnage_csi::v1::{
-    CreateSnapshotRequest, DeleteSnapshotRequest, ListSnapshotsRequest, VolumeContentSource,
+    self, CreateSnapshotRequest, DeleteSnapshotRequest, GetSnapshotRequest, ListSnapshotsRequest,
+    ListVolumesRequest, VolumeContentSource,
 };
 use tonic::{Code, Status};
 
 use super::fake::{Do, Fake, Lab, create_request, until};
 use super::{A, B};
+use crate::id::VolumeId;
 
 async fn snapshot(lab: &Lab, name: &str, volume: &str) -> Result<String, Status> {
     let request = CreateSnapshotRequest {
@@ -28,6 +30,68 @@ async fn list(lab: &Lab, request: ListSnapshotsRequest) -> Result<(Vec<String>, 
     let listed = lab.controller().list_snapshots(request).await?.into_inner();
     let ids = listed.entries.into_iter().map(|entry| entry.snapshot.unwrap().snapshot_id);
     Ok((ids.collect(), listed.next_token))
+}
+
+async fn get(lab: &Lab, id: &str) -> Result<v1::Snapshot, Status> {
+    let request = GetSnapshotRequest { snapshot_id: id.to_owned(), ..GetSnapshotRequest::default() };
+    Ok(lab.controller().get_snapshot(request).await?.into_inner().snapshot.unwrap())
+}
+
+#[tokio::test]
+async fn a_snapshot_is_found_by_its_id_until_it_is_deleted() {
+    let (a, b) = (Fake::new("na", A), Fake::new("nb", B));
+    let mut lab = Lab::with(&[&a, &b]).await;
+    let volume = lab.create("pvc-1", &[A]).await.unwrap();
+    let (first, second) =
+        (snapshot(&lab, "s1", &volume).await.unwrap(), snapshot(&lab, "s2", &volume).await.unwrap());
+    let found = get(&lab, &first).await.unwrap();
+    assert_eq!((&found.snapshot_id, &found.source_volume_id), (&first, &volume));
+    assert!(found.ready_to_use);
+    delete(&lab, &second).await.unwrap();
+    lab.kill("na");
+    lab.until_connected(1).await;
+    assert_eq!(get(&lab, &first).await.unwrap(), found, "its node is away, and it is there all the same");
+    for (id, code) in [
+        ("", Code::InvalidArgument),
+        ("somebody-elses", Code::NotFound),
+        (volume.as_str(), Code::NotFound),
+        (second.as_str(), Code::NotFound),
+        ("cccccccccccccccc-snap-0123456789abcdef0123456789abcdef", Code::Unavailable),
+    ] {
+        assert_eq!(get(&lab, id).await.unwrap_err().code(), code, "{id}");
+    }
+    lab.announce_with(&[A]);
+    until("the snapshot is given up", async || {
+        get(&lab, &first).await.is_err_and(|error| error.code() == Code::NotFound)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_list_of_volumes_tells_what_each_was_made_from() {
+    let a = Fake::new("na", A);
+    let lab = Lab::with(&[&a]).await;
+    let volume = lab.create("pvc-1", &[A]).await.unwrap();
+    let snapshot_id = snapshot(&lab, "s1", &volume).await.unwrap();
+    let sources = [
+        Type::Snapshot(SnapshotSource { snapshot_id }),
+        Type::Volume(VolumeSource { volume_id: volume.clone() }),
+    ]
+    .map(|source| VolumeContentSource { r#type: Some(source) });
+    for (name, source) in ["pvc-2", "pvc-3"].into_iter().zip(&sources) {
+        let mut request = create_request(name, &[A]);
+        request.volume_content_source = Some(source.clone());
+        lab.controller().create_volume(request).await.unwrap();
+    }
+    let listed = lab.controller().list_volumes(ListVolumesRequest::default()).await.unwrap().into_inner();
+    let told = |name: &str| {
+        let id = VolumeId::make(&A.parse().unwrap(), name).to_string();
+        let volumes = listed.entries.iter().filter_map(|entry| entry.volume.as_ref());
+        volumes.filter(|volume| volume.volume_id == id).map(|volume| volume.content_source.clone()).next()
+    };
+    assert_eq!(told("pvc-1"), Some(None));
+    assert_eq!(told("pvc-2"), Some(Some(sources[0].clone())));
+    assert_eq!(told("pvc-3"), Some(Some(sources[1].clone())));
 }
 
 #[tokio::test]

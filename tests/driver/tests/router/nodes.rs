@@ -7,6 +7,7 @@ use std::time::Duration;
 use dunnage_csi::agent::directory_client::DirectoryClient;
 use dunnage_csi::agent::{AgentAddress, AgentList};
 use dunnage_csi::v1::controller_client::ControllerClient;
+use dunnage_csi::v1::group_controller_client::GroupControllerClient;
 use dunnage_csi::v1::identity_client::IdentityClient;
 use dunnage_csi::v1::{
     CapacityRange, CreateVolumeRequest, DeleteVolumeRequest, ListVolumesRequest, ProbeRequest, Topology,
@@ -127,6 +128,7 @@ impl Cluster {
         let mut config = Config {
             endpoint: endpoint.clone(),
             driver_name: DRIVER.to_owned(),
+            engine,
             attach: false,
             cross_pool: CrossPool::Copy,
             tls_dir,
@@ -191,6 +193,10 @@ impl Cluster {
 
     pub(crate) fn controller(&self) -> ControllerClient<Channel> {
         ControllerClient::new(self.channel.clone())
+    }
+
+    pub(crate) fn group_controller(&self) -> GroupControllerClient<Channel> {
+        GroupControllerClient::new(self.channel.clone())
     }
 
     /// Makes a volume of 64 MiB on the pool of a node and gives back its id.

@@ -45,7 +45,9 @@ fn what_cannot_be_served_is_named_with_what_can() {
         ("volume_content_source.type is missing", |r| {
             r.volume_content_source = Some(VolumeContentSource::default());
         }),
-        ("mutable parameter \"iops\"", |r| r.mutable_parameters = [("iops".into(), "1".into())].into()),
+        ("VolumeAttributesClass parameter \"iops\" is unknown", |r| {
+            r.mutable_parameters = [("iops".into(), "1".into())].into();
+        }),
         ("is negative", |r| r.capacity_range = Some(CapacityRange { required_bytes: -1, limit_bytes: 0 })),
     ];
     for (says, spoil) in cases {
