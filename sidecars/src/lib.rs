@@ -1,8 +1,12 @@
 //! The CSI sidecars, one module a role, on one shared runtime.
 
+mod access;
 pub mod attacher;
 pub mod discovery;
 pub mod flags;
 pub mod provisioner;
+pub mod quantity;
 pub mod registrar;
+pub mod resizer;
 pub mod runtime;
+mod secret;
