@@ -4,9 +4,10 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 /// Upstream's program names and the roles that stand in for them: an image swap in an existing manifest works.
-const UPSTREAM: [(&str, &str); 3] = [
+const UPSTREAM: [(&str, &str); 4] = [
     ("csi-provisioner", "provisioner"),
     ("csi-attacher", "attacher"),
+    ("csi-resizer", "resizer"),
     ("csi-node-driver-registrar", "registrar"),
 ];
 
@@ -38,6 +39,7 @@ mod tests {
             (vec!["/usr/bin/dunnage", "operator", "--help"], vec!["/usr/bin/dunnage", "operator", "--help"]),
             (vec!["/csi-provisioner", "-v=5"], vec!["dunnage", "provisioner", "-v=5"]),
             (vec!["csi-attacher"], vec!["dunnage", "attacher"]),
+            (vec!["/csi-resizer", "-v=5"], vec!["dunnage", "resizer", "-v=5"]),
             (vec!["/csi-node-driver-registrar", "--v=5"], vec!["dunnage", "registrar", "--v=5"]),
             (vec!["dunnage"], vec!["dunnage"]),
             (vec![], vec![]),
