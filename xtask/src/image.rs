@@ -39,7 +39,8 @@ const PACKAGES: &[(&str, &[&str])] = &[
 ];
 
 /// Upstream's names: an image swap in somebody's manifest finds its program.
-const UPSTREAM_NAMES: &[&str] = &["csi-attacher", "csi-node-driver-registrar", "csi-provisioner"];
+const UPSTREAM_NAMES: &[&str] =
+    &["csi-attacher", "csi-node-driver-registrar", "csi-provisioner", "csi-resizer"];
 
 #[derive(Args)]
 pub(crate) struct Arguments {
