@@ -1,4 +1,4 @@
-//! Claims that ask for another VolumeAttributesClass.
+//! Claims that ask for another `VolumeAttributesClass`.
 
 use k8s_openapi::api::storage::v1::VolumeAttributesClass;
 use serde_json::{Value, json};
