@@ -60,6 +60,8 @@ pub(super) struct State {
     pub(super) kill: Option<Kill>,
     /// Foreign writes that come right before our next patches.
     pub(super) races: u32,
+    /// The API server is away when the next patch of the volume's object comes.
+    pub(super) away: bool,
     /// The API server knows no record of attempts.
     pub(super) forgets_attempts: bool,
     version: u64,
@@ -193,6 +195,9 @@ impl State {
     }
 
     fn patched_volume(&mut self, patch: &Value) -> Result<PersistentVolume, Error> {
+        if std::mem::take(&mut self.away) {
+            return Err(Error::api("patch")(kube::Error::TlsRequired));
+        }
         self.race();
         if patch["metadata"]["resourceVersion"] != self.volume["metadata"]["resourceVersion"] {
             return Err(conflict());

@@ -115,7 +115,7 @@ impl Run {
     }
 
     async fn trouble(&mut self) {
-        match self.chance.below(10) {
+        match self.chance.below(11) {
             0 | 1 => self.ask(),
             2 => {
                 let class = ["gold", "silver"][usize::from(self.chance.one_in(2))];
@@ -135,7 +135,8 @@ impl Run {
                 let pod = self.chance.one_in(2).then(|| "pod".to_owned());
                 self.model.state().pod = pod;
             }
-            7 => tokio::time::advance(Duration::from_secs(self.chance.below(400))).await,
+            7 => self.model.state().away = true,
+            8 => tokio::time::advance(Duration::from_secs(self.chance.below(400))).await,
             _ => {
                 let answer = self.chance.answer();
                 self.model.state().answers.push_back(answer);
@@ -148,7 +149,7 @@ impl Run {
         {
             let mut state = self.model.state();
             state.answers.clear();
-            (state.kill, state.pod, state.races) = (None, None, 0);
+            (state.kill, state.pod, state.races, state.away) = (None, None, 0, false);
         }
         let before = self.calls();
         for _ in 0..20 {
