@@ -3,7 +3,7 @@
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use dunnage_operator::run::Args as OperatorArgs;
 use dunnage_sidecars::flags::{Normalised, normalise};
-use dunnage_sidecars::{attacher, discovery, health_monitor, livenessprobe, provisioner, registrar};
+use dunnage_sidecars::{attacher, discovery, health_monitor, livenessprobe, provisioner, registrar, resizer};
 use dunnage_telemetry::logging::Format;
 
 use crate::doctor::DoctorArgs;
@@ -18,8 +18,8 @@ use crate::uninstall::UninstallArgs;
     version,
     propagate_version = true,
     arg_required_else_help = true,
-    after_help = "Called under the name csi-provisioner, csi-attacher, csi-node-driver-registrar, livenessprobe or \
-                  csi-external-health-monitor-controller it takes that role, with upstream's flags."
+    after_help = "Called under the name csi-provisioner, csi-attacher, csi-resizer, csi-node-driver-registrar, \
+                  livenessprobe or csi-external-health-monitor-controller it takes that role, with upstream's flags."
 )]
 pub(crate) struct Cli {
     /// error, warn, info, debug or trace, or a list such as info,kube=debug
@@ -42,6 +42,8 @@ pub(crate) enum Role {
     Provisioner(provisioner::Args),
     /// Attach and detach volumes (csi-attacher)
     Attacher(attacher::Args),
+    /// Grow volumes, and give them other classes (csi-resizer)
+    Resizer(resizer::Args),
     /// Tell kubelet of the driver (csi-node-driver-registrar)
     Registrar(registrar::Args),
     /// Tell kubelet whether the driver of this pod answers (livenessprobe)
@@ -63,8 +65,8 @@ pub(crate) enum Role {
 }
 
 /// The roles whose flags are written as upstream's: with one dash or two, and klog's among them.
-const UPSTREAM_FLAGS: [&str; 6] =
-    ["provisioner", "attacher", "registrar", "livenessprobe", "health-monitor", "agent-discovery"];
+const UPSTREAM_FLAGS: [&str; 7] =
+    ["provisioner", "attacher", "resizer", "registrar", "livenessprobe", "health-monitor", "agent-discovery"];
 
 /// A parsed call, and what is to be said about flags that mean nothing here.
 pub(crate) struct Call {
@@ -162,9 +164,12 @@ mod tests {
 
     #[test]
     fn every_role_tells_the_version() {
-        for arguments in
-            [["dunnage", "--version"], ["csi-provisioner", "--version"], ["csi-attacher", "-version"]]
-        {
+        for arguments in [
+            ["dunnage", "--version"],
+            ["csi-provisioner", "--version"],
+            ["csi-attacher", "-version"],
+            ["csi-resizer", "-version"],
+        ] {
             let told = call(&arguments).err().expect("clap stops here");
             assert_eq!(told.kind(), clap::error::ErrorKind::DisplayVersion, "{arguments:?}: {told}");
         }
@@ -176,6 +181,23 @@ mod tests {
             .err()
             .expect("refused");
         assert!(refused.to_string().contains("--pool-path"), "{refused}");
+    }
+
+    #[test]
+    fn upstreams_resizer_starts_with_its_flags() {
+        let call = call(&[
+            "/csi-resizer",
+            "-csi-address",
+            "/csi/csi.sock",
+            "--leader-election",
+            "--handle-volume-inuse-error=false",
+            "-extra-modify-metadata",
+            "--feature-gates=RecoverVolumeExpansionFailure=true",
+            "--workers=5",
+        ])
+        .unwrap_or_else(|error| panic!("{error}"));
+        let Role::Resizer(args) = call.cli.role else { panic!("{:?}", call.cli.role) };
+        assert!(!args.handle_volume_inuse_error && args.extra_modify_metadata && args.workers == 5);
     }
 
     #[test]

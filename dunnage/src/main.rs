@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use clap::CommandFactory as _;
 use dunnage_cluster::error::chain;
-use dunnage_sidecars::{attacher, discovery, health_monitor, livenessprobe, provisioner, registrar};
+use dunnage_sidecars::{attacher, discovery, health_monitor, livenessprobe, provisioner, registrar, resizer};
 use dunnage_telemetry::{logging, shutdown};
 use tracing::{error, info, warn};
 
@@ -62,6 +62,7 @@ async fn serve(role: Role) -> Result<(), Failure> {
         Role::Driver(args) => driver::run(args, stop).await?,
         Role::Provisioner(args) => provisioner::run(args, stop).await?,
         Role::Attacher(args) => attacher::run(args, stop).await?,
+        Role::Resizer(args) => resizer::run(args, stop).await?,
         Role::Registrar(args) => registrar::run(args, stop).await?,
         Role::HealthMonitor(args) => health_monitor::run(args, stop).await?,
         Role::Livenessprobe(args) => livenessprobe::run(args, stop).await?,

@@ -4,9 +4,10 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 /// Upstream's program names and the roles that stand in for them: an image swap in an existing manifest works.
-const UPSTREAM: [(&str, &str); 5] = [
+const UPSTREAM: [(&str, &str); 6] = [
     ("csi-provisioner", "provisioner"),
     ("csi-attacher", "attacher"),
+    ("csi-resizer", "resizer"),
     ("csi-node-driver-registrar", "registrar"),
     ("csi-external-health-monitor-controller", "health-monitor"),
     ("livenessprobe", "livenessprobe"),
@@ -40,6 +41,7 @@ mod tests {
             (vec!["/usr/bin/dunnage", "operator", "--help"], vec!["/usr/bin/dunnage", "operator", "--help"]),
             (vec!["/csi-provisioner", "-v=5"], vec!["dunnage", "provisioner", "-v=5"]),
             (vec!["csi-attacher"], vec!["dunnage", "attacher"]),
+            (vec!["/csi-resizer", "-v=5"], vec!["dunnage", "resizer", "-v=5"]),
             (vec!["/csi-node-driver-registrar", "--v=5"], vec!["dunnage", "registrar", "--v=5"]),
             (
                 vec!["/livenessprobe", "--health-port=9809"],

@@ -90,8 +90,9 @@ pub async fn rest(client: &Client, scope: &Scope<'_>) -> Result<(), Error> {
 async fn leases(client: &Client, namespace: &str, driver: &str) -> Result<(), Error> {
     let provisioner = lock_name(driver);
     let attacher = lock_name(&format!("external-attacher-leader-{driver}"));
+    let resizer = lock_name(&format!("external-resizer-{driver}"));
     let api: Api<Lease> = Api::namespaced(client.clone(), namespace);
-    for name in [format!("{provisioner}-journal"), provisioner, attacher] {
+    for name in [format!("{provisioner}-journal"), provisioner, resizer, attacher] {
         let deleted = api.delete(&name, &DeleteParams::default()).await.map(drop);
         ignore_missing(deleted, || format!("delete Lease {name}"))?;
     }

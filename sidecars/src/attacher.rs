@@ -21,6 +21,7 @@ use kube::{Api, Client};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
+use crate::access;
 use crate::flags::{Conflict, Standard, duration};
 use crate::runtime::{ControllerCapability, Driver, Error, Runtime};
 use plan::Handling;
@@ -105,8 +106,10 @@ impl Context {
             driver: driver.name().to_owned(),
             finalizer: plan::finalizer(driver.name()),
             read_only: can(ControllerCapability::PublishReadonly),
-            multi_writer: can(ControllerCapability::SingleNodeMultiWriter),
-            default_fstype: args.default_fstype.clone(),
+            access: access::Rules {
+                multi_writer: can(ControllerCapability::SingleNodeMultiWriter),
+                default_fstype: args.default_fstype.clone(),
+            },
             error_codes: args.standard.feature_gates.enabled(ERROR_CODES, true),
         };
         let handling = if can(ControllerCapability::PublishUnpublishVolume) {

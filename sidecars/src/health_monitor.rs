@@ -82,7 +82,7 @@ pub async fn run(args: Args, stop: CancellationToken) -> Result<(), Error> {
 /// One list is cheaper than a call a volume.
 fn way(can: impl Fn(ControllerCapability) -> bool) -> Result<Way, Error> {
     if !can(ControllerCapability::VolumeCondition) {
-        return Err(Error::Incapable("VOLUME_CONDITION"));
+        return Err(Error::NothingToDo("it lacks VOLUME_CONDITION"));
     }
     if can(ControllerCapability::ListVolumes) {
         return Ok(Way::List);
@@ -90,7 +90,7 @@ fn way(can: impl Fn(ControllerCapability) -> bool) -> Result<Way, Error> {
     if can(ControllerCapability::GetVolume) {
         return Ok(Way::Get);
     }
-    Err(Error::Incapable("LIST_VOLUMES and GET_VOLUME"))
+    Err(Error::NothingToDo("it lacks both LIST_VOLUMES and GET_VOLUME"))
 }
 
 /// The leader's work.

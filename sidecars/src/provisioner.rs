@@ -15,7 +15,6 @@ pub mod outcome;
 pub mod params;
 pub mod progress;
 pub mod provision;
-pub mod quantity;
 pub mod request;
 pub mod secrets;
 pub mod source;

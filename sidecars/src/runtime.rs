@@ -19,7 +19,7 @@ use tracing::{info, warn};
 use crate::flags::Standard;
 
 pub use connection::Connection;
-pub use driver::{ControllerCapability, Driver, PluginCapability, ProbeError};
+pub use driver::{ControllerCapability, Driver, NodeCapability, PluginCapability, ProbeError};
 pub use error::Error;
 pub use http::{Page, Pages};
 pub use place::{identity, namespace};

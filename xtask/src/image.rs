@@ -44,6 +44,7 @@ const UPSTREAM_NAMES: &[&str] = &[
     "csi-external-health-monitor-controller",
     "csi-node-driver-registrar",
     "csi-provisioner",
+    "csi-resizer",
     "livenessprobe",
 ];
 

@@ -35,6 +35,10 @@ pub struct ByContainer<T> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provisioner: Option<T>,
 
+    /// Grows volumes when their claims ask for more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resizer: Option<T>,
+
     /// Attaches volumes to nodes; runs only with attach: Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attacher: Option<T>,

@@ -57,8 +57,8 @@ fn storage_class(view: &View<'_>, class: &StorageClassSpec, default: bool) -> St
         reclaim_policy: Some(class.reclaim_policy.as_str().to_owned()),
         volume_binding_mode: Some(class.binding_mode.as_str().to_owned()),
         mount_options: (!class.mount_options.is_empty()).then(|| class.mount_options.clone()),
-        // Volumes cannot grow yet.
-        allow_volume_expansion: Some(false),
+        // The volumes of every engine grow.
+        allow_volume_expansion: Some(true),
         ..StorageClass::default()
     }
 }

@@ -20,6 +20,7 @@ pub(super) const REGISTRAR_HTTP: i32 = 9743;
 pub(super) const PROVISIONER_HTTP: i32 = 9744;
 pub(super) const ATTACHER_HTTP: i32 = 9745;
 pub(super) const DISCOVERY_HTTP: i32 = 9746;
+pub(super) const RESIZER_HTTP: i32 = 9747;
 
 /// The user of everything that needs no rights on its node.
 pub(super) const NOBODY: i64 = 65532;
@@ -32,6 +33,7 @@ pub(super) enum Role {
     Router,
     AgentDiscovery,
     Provisioner,
+    Resizer,
     Attacher,
 }
 
@@ -43,6 +45,7 @@ impl Role {
             Self::Registrar => "registrar",
             Self::AgentDiscovery => "agent-discovery",
             Self::Provisioner => "provisioner",
+            Self::Resizer => "resizer",
             Self::Attacher => "attacher",
         }
     }
@@ -54,6 +57,7 @@ impl Role {
             Self::Registrar => (REGISTRAR_HTTP, "registrar"),
             Self::AgentDiscovery => (DISCOVERY_HTTP, "discovery"),
             Self::Provisioner => (PROVISIONER_HTTP, "provisioner"),
+            Self::Resizer => (RESIZER_HTTP, "resizer"),
             Self::Attacher => (ATTACHER_HTTP, "attacher"),
         }
     }
@@ -71,6 +75,7 @@ impl Role {
             Self::Router => values.router.as_ref(),
             Self::AgentDiscovery => values.agent_discovery.as_ref(),
             Self::Provisioner => values.provisioner.as_ref(),
+            Self::Resizer => values.resizer.as_ref(),
             Self::Attacher => values.attacher.as_ref(),
         }
     }

@@ -11,7 +11,7 @@ use kube::api::ObjectMeta;
 
 use super::View;
 use super::container::{
-    AGENT_PORT, ATTACHER_HTTP, DISCOVERY_HTTP, DRIVER_HTTP, NOBODY, PROVISIONER_HTTP, Role,
+    AGENT_PORT, ATTACHER_HTTP, DISCOVERY_HTTP, DRIVER_HTTP, NOBODY, PROVISIONER_HTTP, RESIZER_HTTP, Role,
 };
 use super::meta::{Component, selector_text};
 use super::volumes::{
@@ -44,7 +44,7 @@ pub(super) fn stateful_set(view: &View<'_>) -> StatefulSet {
 
 fn pod(view: &View<'_>) -> PodSpec {
     let spec = view.backend.spec.controller.clone().unwrap_or_default();
-    let mut containers = vec![router(view), agent_discovery(view), provisioner(view)];
+    let mut containers = vec![router(view), agent_discovery(view), provisioner(view), resizer(view)];
     if view.attach {
         containers.push(attacher(view));
     }
@@ -109,8 +109,22 @@ fn provisioner(view: &View<'_>) -> Container {
         "--capacity-ownerref-level=1".to_owned(),
         http_endpoint(PROVISIONER_HTTP),
     ];
-    args.extend(tuning(view));
+    args.extend(tuning(view, "worker-threads"));
     view.container(Role::Provisioner, args, vec![mount(SOCKET, SOCKET_DIR), mount_token()])
+}
+
+/// Every engine grows its volumes, in use or not: none is refused for a pod that uses it, so no pod is looked for.
+fn resizer(view: &View<'_>) -> Container {
+    let mut args = vec![
+        "resizer".to_owned(),
+        csi_address(),
+        "--leader-election".to_owned(),
+        format!("--leader-election-namespace={}", view.namespace),
+        "--handle-volume-inuse-error=false".to_owned(),
+        http_endpoint(RESIZER_HTTP),
+    ];
+    args.extend(tuning(view, "workers"));
+    view.container(Role::Resizer, args, vec![mount(SOCKET, SOCKET_DIR), mount_token()])
 }
 
 fn attacher(view: &View<'_>) -> Container {
@@ -121,7 +135,7 @@ fn attacher(view: &View<'_>) -> Container {
         format!("--leader-election-namespace={}", view.namespace),
         http_endpoint(ATTACHER_HTTP),
     ];
-    args.extend(tuning(view));
+    args.extend(tuning(view, "worker-threads"));
     view.container(Role::Attacher, args, vec![mount(SOCKET, SOCKET_DIR), mount_token()])
 }
 
@@ -133,11 +147,12 @@ fn http_endpoint(port: i32) -> String {
     format!("--http-endpoint=0.0.0.0:{port}")
 }
 
-/// The flags of the sidecars that act; without settings they keep their own defaults.
-fn tuning(view: &View<'_>) -> Vec<String> {
+/// The flags of the sidecars that act; without settings they keep their own defaults. `workers` is the flag that each has
+/// for how much it does at once.
+fn tuning(view: &View<'_>, workers: &str) -> Vec<String> {
     let tuning = view.backend.spec.tuning.clone().unwrap_or_default();
     let mut flags = Vec::new();
-    flags.extend(tuning.workers.map(|workers| format!("--worker-threads={workers}")));
+    flags.extend(tuning.workers.map(|count| format!("--{workers}={count}")));
     flags.extend(tuning.call_timeout.map(|timeout| format!("--timeout={timeout}")));
     if let Some(limit) = tuning.kube_api {
         flags.extend([format!("--kube-api-qps={}", limit.qps), format!("--kube-api-burst={}", limit.burst)]);

@@ -12,11 +12,12 @@ const GROUP: &str = "rbac.authorization.k8s.io";
 /// The cluster roles by sidecar. They come with the operator's installation, so that the operator can bind them
 /// without holding, or being able to change, what they grant.
 const PROVISIONER: &str = "dunnage-provisioner";
+const RESIZER: &str = "dunnage-resizer";
 const ATTACHER: &str = "dunnage-attacher";
 
 /// Binds the cluster role of each sidecar that runs.
 pub(super) fn cluster_bindings(view: &View<'_>) -> Vec<ClusterRoleBinding> {
-    let mut roles = vec![PROVISIONER];
+    let mut roles = vec![PROVISIONER, RESIZER];
     if view.attach {
         roles.push(ATTACHER);
     }

@@ -1,13 +1,12 @@
 //! What to do with an attachment: pure.
 
-mod access;
-
-use k8s_openapi::api::core::v1::{CSIPersistentVolumeSource, PersistentVolumeSpec, SecretReference};
+use k8s_openapi::api::core::v1::{CSIPersistentVolumeSource, PersistentVolumeSpec};
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
 
 use dunnage_cluster::finalizer::has;
 
-pub(super) use access::capability;
+use crate::access;
+use crate::secret;
 
 /// Keeps the driver's id of the node for the time when the node is gone.
 pub(super) const NODE_ID: &str = "csi.alpha.kubernetes.io/node-id";
@@ -28,9 +27,7 @@ pub(super) struct Rules {
     pub(super) finalizer: String,
     /// The driver honours read-only.
     pub(super) read_only: bool,
-    /// The driver tells one writer from several on one node.
-    pub(super) multi_writer: bool,
-    pub(super) default_fstype: String,
+    pub(super) access: access::Rules,
     /// Whether errors carry the gRPC code.
     pub(super) error_codes: bool,
 }
@@ -86,16 +83,6 @@ pub(super) enum Invalid {
         "node {node:?} has no CSINode entry for driver {driver:?}: is the driver's node plugin running there?"
     )]
     NoNode { node: String, driver: String },
-    #[error("access mode {0:?} is not known")]
-    UnknownMode(String),
-    #[error("access modes {0:?} cannot be had together")]
-    Modes(Vec<String>),
-    #[error("the volume has no access mode")]
-    NoMode,
-    #[error("controllerPublishSecretRef needs a name and a namespace")]
-    SecretRef,
-    #[error("key {key:?} of secret {secret} is not UTF-8")]
-    SecretValue { secret: String, key: String },
 }
 
 /// The CSI part of a volume of our driver.
@@ -108,12 +95,8 @@ pub(super) fn csi<'a>(
 }
 
 /// Where the secret for publishing is, if the volume names one.
-pub(super) fn secret(csi: &CSIPersistentVolumeSource) -> Result<Option<(&str, &str)>, Invalid> {
-    match &csi.controller_publish_secret_ref {
-        None => Ok(None),
-        Some(SecretReference { name: Some(name), namespace: Some(namespace) }) => Ok(Some((namespace, name))),
-        Some(_) => Err(Invalid::SecretRef),
-    }
+pub(super) fn secret(csi: &CSIPersistentVolumeSource) -> Result<Option<secret::Place<'_>>, secret::Invalid> {
+    secret::place("controllerPublishSecretRef", csi.controller_publish_secret_ref.as_ref())
 }
 
 /// Whether the driver's id of a node may come from the attachment's note.
@@ -155,8 +138,7 @@ pub(super) mod tests {
             driver: "test.csi.dunnage.dev".to_owned(),
             finalizer: finalizer("test.csi.dunnage.dev"),
             read_only: false,
-            multi_writer: false,
-            default_fstype: String::new(),
+            access: access::Rules::default(),
             error_codes: true,
         }
     }
@@ -248,20 +230,5 @@ pub(super) mod tests {
         let other = json!({"driver": "other", "volumeHandle": "h"});
         assert_eq!(csi(&spec(other), &rules()).err(), Some(Invalid::OtherDriver("other".to_owned())));
         assert_eq!(csi(&PersistentVolumeSpec::default(), &rules()).err(), Some(Invalid::NotCsi));
-    }
-
-    #[test]
-    fn a_secret_is_found_by_name_and_namespace_or_not_at_all() {
-        for (reference, expected) in [
-            (json!(null), Ok(None)),
-            (json!({"name": "n", "namespace": "ns"}), Ok(Some(("ns", "n")))),
-            (json!({"name": "n"}), Err(Invalid::SecretRef)),
-        ] {
-            let csi: CSIPersistentVolumeSource = serde_json::from_value(
-                json!({"driver": "d", "volumeHandle": "h", "controllerPublishSecretRef": reference}),
-            )
-            .expect("source");
-            assert_eq!(secret(&csi), expected);
-        }
     }
 }

@@ -1,13 +1,10 @@
-//! The volume of an attachment, and the secret that its driver wants.
+//! The volume of an attachment.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use dunnage_cluster::Error;
 use dunnage_cluster::cache::Cache;
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeSpec, Secret};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeSpec};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
-use kube::{Api, Client};
 
 use super::plan::Invalid;
 
@@ -52,30 +49,4 @@ impl Volume {
             Self::Inline(_) => Ok(None),
         }
     }
-}
-
-/// Why a secret cannot be had.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum SecretError {
-    #[error(transparent)]
-    Api(#[from] Error),
-    #[error(transparent)]
-    Content(#[from] Invalid),
-}
-
-/// The content of a secret, read now; nothing when there is none to be read.
-pub(super) async fn secrets(
-    client: &Client,
-    reference: Option<(&str, &str)>,
-) -> Result<HashMap<String, String>, SecretError> {
-    let Some((namespace, name)) = reference else { return Ok(HashMap::new()) };
-    let secret = format!("{namespace}/{name}");
-    let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    let found = api.get(name).await.map_err(Error::api(format!("get secret {secret}")))?;
-    let text = |(key, value): (String, k8s_openapi::ByteString)| match String::from_utf8(value.0) {
-        Ok(value) => Ok((key, value)),
-        // The error of the conversion would hold the value.
-        Err(_) => Err(Invalid::SecretValue { secret: secret.clone(), key }),
-    };
-    Ok(found.data.unwrap_or_default().into_iter().map(text).collect::<Result<_, _>>()?)
 }

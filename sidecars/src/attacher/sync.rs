@@ -15,8 +15,9 @@ use tracing::{debug, info, warn};
 
 use super::patches::{self, Direction};
 use super::plan::{self, Fallback, Invalid, Step};
-use super::source::{SecretError, Volume, secrets};
+use super::source::Volume;
 use super::{Context, Watched};
+use crate::{access, secret};
 
 /// Why an attachment is not as it should be.
 #[derive(Debug, thiserror::Error)]
@@ -24,7 +25,9 @@ enum Failure {
     #[error(transparent)]
     Invalid(#[from] Invalid),
     #[error(transparent)]
-    Secret(#[from] SecretError),
+    Access(#[from] access::Invalid),
+    #[error(transparent)]
+    Secret(#[from] secret::Error),
     #[error(transparent)]
     Api(#[from] Error),
     #[error("rpc error: code = {} desc = {}", dunnage_telemetry::metrics::code_name(.0.code().into()), .0.message())]
@@ -90,8 +93,8 @@ impl Context {
         }
         let spec = volume.spec()?;
         let csi = plan::csi(spec, &self.rules)?;
-        let capability = plan::capability(spec, &self.rules)?;
-        let secrets = secrets(&self.client, plan::secret(csi)?).await?;
+        let capability = access::capability(spec, &self.rules.access)?;
+        let secrets = secret::read(&self.client, plan::secret(csi).map_err(secret::Error::from)?).await?;
         let node = watched.nodes.named(&attachment.spec.node_name);
         let node_id = plan::node_id(attachment, node.as_deref(), &self.rules, Fallback::No)?;
         // Only now, so that what can never be attached can always be deleted.
@@ -123,7 +126,7 @@ impl Context {
     async fn detach(&self, watched: &Watched, attachment: &VolumeAttachment) -> Result<(), Failure> {
         let volume = Volume::of(attachment, &watched.volumes)?;
         let csi = plan::csi(volume.spec()?, &self.rules)?;
-        let secrets = secrets(&self.client, plan::secret(csi)?).await?;
+        let secrets = secret::read(&self.client, plan::secret(csi).map_err(secret::Error::from)?).await?;
         let node = watched.nodes.named(&attachment.spec.node_name);
         let node_id = plan::node_id(attachment, node.as_deref(), &self.rules, Fallback::Noted)?;
         let request =

@@ -8,7 +8,8 @@ use std::time::Duration;
 use dunnage_csi::uds::MAX_MESSAGE;
 use dunnage_csi::v1::controller_client::ControllerClient;
 use dunnage_csi::v1::identity_client::IdentityClient;
-use dunnage_csi::v1::{self, controller_service_capability, plugin_capability};
+use dunnage_csi::v1::node_client::NodeClient;
+use dunnage_csi::v1::{self, controller_service_capability, node_service_capability, plugin_capability};
 use dunnage_telemetry::metrics::CsiOperations;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -20,6 +21,8 @@ use super::{Connection, Error};
 
 /// What a controller can do.
 pub use controller_service_capability::rpc::Type as ControllerCapability;
+/// What a node's part can do.
+pub use node_service_capability::rpc::Type as NodeCapability;
 /// What a plugin can do as a whole.
 pub use plugin_capability::service::Type as PluginCapability;
 
@@ -172,6 +175,21 @@ impl Driver {
         self.controller.contains(&i32::from(capability))
     }
 
+    /// Asks the node's part behind the same socket whether it can do this.
+    pub async fn node_can(&self, capability: NodeCapability, timeout: Duration) -> Result<bool, Error> {
+        let method = "/csi.v1.Node/NodeGetCapabilities";
+        let client = NodeClient::new(self.connection.channel());
+        let request = v1::NodeGetCapabilitiesRequest {};
+        let answer = self
+            .measured(method, timeout, request, async |request| {
+                let mut client = client;
+                client.node_get_capabilities(request).await
+            })
+            .await
+            .map_err(refused(method))?;
+        Ok(node_rpcs(&answer).contains(&i32::from(capability)))
+    }
+
     /// Waits until the connection is broken.
     pub async fn lost(&self) {
         self.connection.lost().await;
@@ -284,6 +302,13 @@ fn rpcs(answer: &v1::ControllerGetCapabilitiesResponse) -> HashSet<i32> {
     answer.capabilities.iter().filter_map(rpc).collect()
 }
 
+fn node_rpcs(answer: &v1::NodeGetCapabilitiesResponse) -> HashSet<i32> {
+    let rpc = |capability: &v1::NodeServiceCapability| {
+        capability.r#type.as_ref().map(|node_service_capability::Type::Rpc(rpc)| rpc.r#type)
+    };
+    answer.capabilities.iter().filter_map(rpc).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -316,5 +341,9 @@ mod tests {
             v1::ControllerServiceCapability { r#type: Some(controller_service_capability::Type::Rpc(rpc)) };
         let answer = v1::ControllerGetCapabilitiesResponse { capabilities: vec![controller] };
         assert_eq!(rpcs(&answer), HashSet::from([ControllerCapability::ListVolumes.into()]));
+        let rpc = node_service_capability::Rpc { r#type: NodeCapability::ExpandVolume.into() };
+        let node = v1::NodeServiceCapability { r#type: Some(node_service_capability::Type::Rpc(rpc)) };
+        let answer = v1::NodeGetCapabilitiesResponse { capabilities: vec![node] };
+        assert_eq!(node_rpcs(&answer), HashSet::from([NodeCapability::ExpandVolume.into()]));
     }
 }

@@ -45,9 +45,9 @@ pub enum Error {
     /// The driver has no name.
     #[error("the driver gives an empty name in GetPluginInfo")]
     NoName,
-    /// The driver cannot do what the role is for.
-    #[error("the driver lacks {0}, without which there is nothing to do here: leave this container out")]
-    Incapable(&'static str),
+    /// The role has nothing to do for this driver.
+    #[error("the driver does not support this role: {0}")]
+    NothingToDo(&'static str),
     /// The connection broke.
     #[error("lost the connection to the driver at {address}")]
     ConnectionLost {

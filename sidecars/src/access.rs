@@ -1,17 +1,32 @@
-//! The one capability that a volume is published with.
+//! The one capability that a whole volume is published, grown and shown with.
 
 use dunnage_csi::v1::VolumeCapability;
 use dunnage_csi::v1::volume_capability::access_mode::Mode;
 use dunnage_csi::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use k8s_openapi::api::core::v1::PersistentVolumeSpec;
 
-use super::{Invalid, Rules};
+/// Access modes that no single mode of CSI stands for.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Invalid {
+    #[error("access mode {0:?} is not known")]
+    Unknown(String),
+    #[error("access modes {0:?} cannot be had together")]
+    Together(Vec<String>),
+    #[error("the volume has no access mode")]
+    None,
+}
+
+/// What the process has to add to a volume's own words.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rules {
+    /// The driver tells one writer from several on one node.
+    pub(crate) multi_writer: bool,
+    /// File system of volumes that name none.
+    pub(crate) default_fstype: String,
+}
 
 /// How `spec`'s volume is accessed.
-pub(in crate::attacher) fn capability(
-    spec: &PersistentVolumeSpec,
-    rules: &Rules,
-) -> Result<VolumeCapability, Invalid> {
+pub(crate) fn capability(spec: &PersistentVolumeSpec, rules: &Rules) -> Result<VolumeCapability, Invalid> {
     let mode = mode(spec.access_modes.as_deref().unwrap_or_default(), rules.multi_writer)?;
     let access_type = if spec.volume_mode.as_deref() == Some("Block") {
         AccessType::Block(BlockVolume {})
@@ -33,15 +48,15 @@ pub(in crate::attacher) fn capability(
 fn mode(modes: &[String], multi_writer: bool) -> Result<Mode, Invalid> {
     let known = ["ReadWriteMany", "ReadOnlyMany", "ReadWriteOnce", "ReadWriteOncePod"];
     if let Some(unknown) = modes.iter().find(|mode| !known.contains(&mode.as_str())) {
-        return Err(Invalid::UnknownMode(unknown.clone()));
+        return Err(Invalid::Unknown(unknown.clone()));
     }
     let [many, read_only, once, pod] = known.map(|name| modes.iter().any(|mode| mode == name));
     match (many, read_only, once, pod) {
-        (false, false, false, false) => Err(Invalid::NoMode),
+        (false, false, false, false) => Err(Invalid::None),
         (false, false, false, true) if multi_writer => Ok(Mode::SingleNodeSingleWriter),
         (false, false, true, false) if multi_writer => Ok(Mode::SingleNodeMultiWriter),
         (false, false, false, true) | (false, false, true, false) => Ok(Mode::SingleNodeWriter),
-        (_, _, _, true) | (false, true, true, false) => Err(Invalid::Modes(modes.to_vec())),
+        (_, _, _, true) | (false, true, true, false) => Err(Invalid::Together(modes.to_vec())),
         (true, _, _, false) => Ok(Mode::MultiNodeMultiWriter),
         (false, true, false, false) => Ok(Mode::MultiNodeReaderOnly),
     }
@@ -51,7 +66,6 @@ fn mode(modes: &[String], multi_writer: bool) -> Result<Mode, Invalid> {
 mod tests {
     use serde_json::json;
 
-    use super::super::tests::rules;
     use super::*;
 
     const RWX: &str = "ReadWriteMany";
@@ -104,7 +118,7 @@ mod tests {
                 "csi": {"driver": "d", "volumeHandle": "h", "fsType": fs_type},
             }))
             .expect("spec");
-            let rules = Rules { default_fstype: default.to_owned(), ..rules() };
+            let rules = Rules { default_fstype: default.to_owned(), ..Rules::default() };
             assert_eq!(capability(&spec, &rules).expect("valid").access_type, Some(expected));
         }
     }
