@@ -1,6 +1,8 @@
 # The embedded cluster with Dunnage on it, for the storage suite. Sourced by run.sh.
 
 name=conformance
+# shellcheck source=tests/conformance/sidecars.sh
+source "$here/sidecars.sh"
 
 cluster() { "$root/tests/cluster/cluster" --name "$name" "$@"; }
 in_cluster() { cluster exec "$@"; }
@@ -9,6 +11,7 @@ cluster_up() {
   local archive image=${ARCHIVE:-$root/dist/dunnage-image.tar}
   [[ -n ${ARCHIVE:-} ]] || make -C "$root" image PROFILE="${PROFILE:-fast}" >&2
   "$here/images.sh" "$bin" "$root/dist/conformance/images" >&2
+  sidecar_images "$root/dist/conformance/images" >&2
   cluster up --nodes 2 >&2
   for archive in "$image" "$root"/dist/conformance/images/*.tar; do
     cluster load "$archive" >&2
@@ -16,25 +19,44 @@ cluster_up() {
   kubeconfig=$(cluster kubeconfig)
   kubectl=$("$root/tests/tools/build" kubectl)/kubectl
   in_cluster helm install dunnage "$root/helm/dunnage" --namespace dunnage-system --create-namespace --wait --timeout 3m >&2
+  install_snapshots >&2
 }
 
 cluster_down() { cluster down >&2; }
 
-backend_name() {
-  case $1 in
-    directory) echo local ;;
-    loopfile) echo disks ;;
-    *) echo "conformance: there is no engine $1" >&2; return 1 ;;
-  esac
+# A disk with btrfs and quotas for each node, in the node's own part of the cluster's state: it goes with the node.
+make_btrfs_disks() {
+  local node
+  for node in n1 n2; do
+    cluster node "$node" exec sh -ec '
+      disk=/var/lib/dunnage/btrfs.disk
+      mkdir -p /var/lib/dunnage/btrfs
+      truncate -s 24G "$disk"
+      mkfs.btrfs -q "$disk"
+      mount -o loop "$disk" /var/lib/dunnage/btrfs
+      btrfs quota enable /var/lib/dunnage/btrfs
+      btrfs quota rescan -w /var/lib/dunnage/btrfs'
+  done
 }
 
+remove_btrfs_disks() {
+  local node
+  for node in n1 n2; do
+    cluster node "$node" exec sh -ec 'umount /var/lib/dunnage/btrfs && rm /var/lib/dunnage/btrfs.disk'
+  done
+}
+
+# make_backend ENGINE: a backend of that name.
 make_backend() {
-  local backend
-  backend=$(backend_name "$1")
-  cluster kubectl apply -f "$root/tests/demo/manifests/$backend.yaml" >&2
-  cluster kubectl wait "storagebackend/$backend" --for=condition=Ready --timeout=3m >&2
+  [[ $1 != btrfs ]] || make_btrfs_disks >&2
+  cluster kubectl apply -f "$here/backends/$1.yaml" >&2
+  cluster kubectl wait "storagebackend/$1" --for=condition=Ready --timeout=3m >&2
+  add_sidecars "$1" >&2
+  cluster kubectl wait "storagebackend/$1" --for=condition=Ready --timeout=3m >&2
 }
 
 remove_backend() {
-  cluster kubectl delete storagebackend "$(backend_name "$1")" --timeout=3m >&2 || true
+  cluster kubectl delete storagebackend "$1" --timeout=3m >&2 || true
+  remove_sidecars "$1" >&2
+  [[ $1 != btrfs ]] || remove_btrfs_disks >&2 || true
 }
