@@ -1,8 +1,8 @@
 # The embedded cluster with Dunnage on it, for the storage suite. Sourced by run.sh.
 
 name=conformance
-# shellcheck source=tests/conformance/sidecars.sh
-source "$here/sidecars.sh"
+# shellcheck source=tests/stand-ins/stand-ins.sh
+source "$root/tests/stand-ins/stand-ins.sh"
 
 cluster() { "$root/tests/cluster/cluster" --name "$name" "$@"; }
 in_cluster() { cluster exec "$@"; }
@@ -11,7 +11,6 @@ cluster_up() {
   local archive image=${ARCHIVE:-$root/dist/dunnage-image.tar}
   [[ -n ${ARCHIVE:-} ]] || make -C "$root" image PROFILE="${PROFILE:-fast}" >&2
   "$here/images.sh" "$bin" "$root/dist/conformance/images" >&2
-  sidecar_images "$root/dist/conformance/images" >&2
   cluster up --nodes 2 >&2
   for archive in "$image" "$root"/dist/conformance/images/*.tar; do
     cluster load "$archive" >&2
@@ -19,7 +18,7 @@ cluster_up() {
   kubeconfig=$(cluster kubeconfig)
   kubectl=$("$root/tests/tools/build" kubectl)/kubectl
   in_cluster helm install dunnage "$root/helm/dunnage" --namespace dunnage-system --create-namespace --wait --timeout 3m >&2
-  install_snapshots >&2
+  install_stand_ins >&2
 }
 
 cluster_down() { cluster down >&2; }
@@ -51,12 +50,12 @@ make_backend() {
   [[ $1 != btrfs ]] || make_btrfs_disks >&2
   cluster kubectl apply -f "$here/backends/$1.yaml" >&2
   cluster kubectl wait "storagebackend/$1" --for=condition=Ready --timeout=3m >&2
-  add_sidecars "$1" >&2
+  add_stand_ins "$1" >&2
   cluster kubectl wait "storagebackend/$1" --for=condition=Ready --timeout=3m >&2
 }
 
 remove_backend() {
   cluster kubectl delete storagebackend "$1" --timeout=3m >&2 || true
-  remove_sidecars "$1" >&2
+  remove_stand_ins "$1" >&2
   [[ $1 != btrfs ]] || remove_btrfs_disks >&2 || true
 }
