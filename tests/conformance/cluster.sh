@@ -23,31 +23,46 @@ cluster_up() {
 
 cluster_down() { cluster down >&2; }
 
-# A disk with btrfs and quotas for each node, in the node's own part of the cluster's state: it goes with the node.
-make_btrfs_disks() {
-  local node
+# make_disks ENGINE COMMAND...: a disk for each node, which the command makes a file system on, mounted as the backend's pool. It
+# lies in the node's own part of the cluster's state and goes with the node.
+make_disks() {
+  local node pool=/var/lib/dunnage/$1
+  shift
   for node in n1 n2; do
     cluster node "$node" exec sh -ec '
-      disk=/var/lib/dunnage/btrfs.disk
-      mkdir -p /var/lib/dunnage/btrfs
-      truncate -s 24G "$disk"
-      mkfs.btrfs -q "$disk"
-      mount -o loop "$disk" /var/lib/dunnage/btrfs
-      btrfs quota enable /var/lib/dunnage/btrfs
-      btrfs quota rescan -w /var/lib/dunnage/btrfs'
+      pool=$1
+      shift
+      mkdir -p "$pool"
+      truncate -s 24G "$pool.disk"
+      "$@" "$pool.disk"
+      mount -o loop "$pool.disk" "$pool"' sh "$pool" "$@"
   done
 }
 
-remove_btrfs_disks() {
+remove_disks() {
   local node
   for node in n1 n2; do
-    cluster node "$node" exec sh -ec 'umount /var/lib/dunnage/btrfs && rm /var/lib/dunnage/btrfs.disk'
+    cluster node "$node" exec sh -ec 'umount "$1" && rm "$1.disk"' sh "/var/lib/dunnage/$1"
   done
+}
+
+prepare_nodes() {
+  local node
+  case $1 in
+    # A file system that shares blocks: without it the copy of a device in use would not be of one moment, and is refused.
+    loopfile) make_disks loopfile mkfs.xfs -q ;;
+    btrfs)
+      make_disks btrfs mkfs.btrfs -q
+      for node in n1 n2; do
+        cluster node "$node" exec sh -ec 'btrfs quota enable /var/lib/dunnage/btrfs && btrfs quota rescan -w /var/lib/dunnage/btrfs'
+      done
+      ;;
+  esac
 }
 
 # make_backend ENGINE: a backend of that name.
 make_backend() {
-  [[ $1 != btrfs ]] || make_btrfs_disks >&2
+  prepare_nodes "$1" >&2
   cluster kubectl apply -f "$here/backends/$1.yaml" >&2
   cluster kubectl wait "storagebackend/$1" --for=condition=Ready --timeout=3m >&2
   add_stand_ins "$1" >&2
@@ -57,5 +72,5 @@ make_backend() {
 remove_backend() {
   cluster kubectl delete storagebackend "$1" --timeout=3m >&2 || true
   remove_stand_ins "$1" >&2
-  [[ $1 != btrfs ]] || remove_btrfs_disks >&2 || true
+  [[ $1 == directory ]] || remove_disks "$1" >&2 || true
 }
