@@ -56,4 +56,4 @@ clean: ## Remove what was built here
 	rm -rf dist
 
 clean-cache: ## Remove the tests' programs and packages, which take minutes to make again
-	cd $${XDG_CACHE_HOME:-$$HOME/.cache}/dunnage && rm -rf tools-* conformance-* bench-* cargo-deny-* cluster-images packages lab bin
+	cd $${XDG_CACHE_HOME:-$$HOME/.cache}/dunnage && rm -rf tools-* conformance-* bench-* upstream-* cargo-deny-* cluster-images packages lab bin

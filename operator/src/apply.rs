@@ -8,8 +8,9 @@ use dunnage_cluster::apply::{Writer, apply, dynamic};
 use dunnage_cluster::error::Category;
 use dunnage_cluster::{Error, Key};
 use dunnage_crds::FIELD_MANAGER;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::api::{
-    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, PostParams, TypeMeta,
+    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, ObjectMeta, PostParams, TypeMeta,
 };
 use kube::{Client, ResourceExt};
 use sha2::{Digest, Sha256};
@@ -184,7 +185,7 @@ impl Applier {
         Ok(())
     }
 
-    /// All objects of a plan's kinds that carry the backend's label.
+    /// All objects of a plan's kinds that carry the backend's label, but for copies that others made of one.
     pub async fn existing(&self, backend: &str, namespace: &str) -> Result<Vec<ObjectKey>, Error> {
         let mut found = Vec::new();
         let params = ListParams::default().labels(&format!("{BACKEND}={backend}"));
@@ -193,7 +194,8 @@ impl Applier {
             let api = dynamic(&self.client, &resource, namespaced.then_some(namespace));
             let list =
                 api.list_metadata(&params).await.map_err(Error::api(format!("list {kind} objects")))?;
-            found.extend(list.items.into_iter().map(|object| ObjectKey {
+            let ours = list.items.into_iter().filter(|object| is_ours(&object.metadata));
+            found.extend(ours.map(|object| ObjectKey {
                 kind: kind.to_owned(),
                 namespace: object.metadata.namespace.clone(),
                 name: object.name_any(),
@@ -233,6 +235,19 @@ pub trait AsyncInUse {
     fn in_use(&self) -> futures::future::BoxFuture<'_, Result<Option<String>, Error>>;
 }
 
+/// Whether the operator gave the object its label. One that somebody copied from it has the label too, and is theirs: the API
+/// server names who made the copy as the manager of every field, also where the copy came with the original's managers.
+pub fn is_ours(meta: &ObjectMeta) -> bool {
+    let managers = meta.managed_fields.as_deref().unwrap_or_default();
+    let label = format!("f:{BACKEND}");
+    let gave = |entry: &ManagedFieldsEntry| {
+        let fields = entry.fields_v1.as_ref().map(|fields| &fields.0["f:metadata"]["f:labels"][&label]);
+        entry.manager.as_deref() == Some(WRITER.manager) && fields.is_some_and(|field| !field.is_null())
+    };
+    // Whoever clears the list says nothing about who made the object.
+    managers.is_empty() || managers.iter().any(gave)
+}
+
 /// A deletion of what is not there has succeeded.
 pub fn ignore_missing(result: kube::Result<()>, action: impl FnOnce() -> String) -> Result<(), Error> {
     match result.map_err(|error| Error::api(action())(error)) {
@@ -264,6 +279,33 @@ fn version(key: &ObjectKey, object: &DynamicObject) -> Option<String> {
     }
 }
 
-fn generation(meta: &kube::api::ObjectMeta) -> String {
+fn generation(meta: &ObjectMeta) -> String {
     format!("{}/{}", meta.uid.as_deref().unwrap_or_default(), meta.generation.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_copy_of_an_object_is_not_ours() {
+        let label = || json!({"f:metadata": {"f:labels": {format!("f:{BACKEND}"): {}}}});
+        let mark = || json!({"f:metadata": {"f:annotations": {"f:storageclass.kubernetes.io/is-default-class": {}}}});
+        for (managers, ours) in [
+            (vec![(FIELD_MANAGER, label())], true),
+            (vec![("kubectl", label()), (FIELD_MANAGER, label())], true),
+            (vec![("kubectl-create", label())], false),
+            // The copy came without the mark, so nobody took that from its first manager.
+            (vec![(FIELD_MANAGER, mark()), ("e2e.test", label())], false),
+            (vec![], true),
+        ] {
+            let entries: Vec<_> = managers
+                .iter()
+                .map(|(manager, fields)| json!({"manager": manager, "fieldsV1": fields}))
+                .collect();
+            let meta = serde_json::from_value(json!({"managedFields": entries})).expect("metadata");
+            assert_eq!(is_ours(&meta), ours, "{managers:?}");
+        }
+    }
 }

@@ -16,8 +16,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 use tracing::info;
 
-use crate::apply::{Applier, ignore_missing};
-use crate::reconcile::Context;
+use crate::apply::{Applier, ignore_missing, is_ours};
 use crate::world::BACKEND;
 
 /// The provisioner's own label on capacity objects.
@@ -38,15 +37,15 @@ impl Scope<'_> {
     }
 }
 
-/// Removes the classes that are the backend's, as the cache shows them.
-pub async fn classes(context: &Context, backend: &str) -> Result<(), Error> {
-    let api: Api<StorageClass> = Api::all(context.client.clone());
-    for class in context.world.classes.all() {
-        if class.labels().get(BACKEND).is_some_and(|owner| owner == backend) {
-            let name = class.name_any();
-            let deleted = api.delete(&name, &DeleteParams::default()).await.map(drop);
-            ignore_missing(deleted, || format!("delete StorageClass {name}"))?;
-        }
+/// Removes the classes that are the backend's.
+pub async fn classes(client: &Client, backend: &str) -> Result<(), Error> {
+    let api: Api<StorageClass> = Api::all(client.clone());
+    let selector = ListParams::default().labels(&format!("{BACKEND}={backend}"));
+    let found = api.list_metadata(&selector).await.map_err(Error::api("list StorageClasses"))?;
+    for class in found.items.iter().filter(|class| is_ours(&class.metadata)) {
+        let name = class.name_any();
+        let deleted = api.delete(&name, &DeleteParams::default()).await.map(drop);
+        ignore_missing(deleted, || format!("delete StorageClass {name}"))?;
     }
     Ok(())
 }

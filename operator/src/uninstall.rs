@@ -9,7 +9,7 @@ use dunnage_crds::{FINALIZER, Protection, StorageBackend, defaults};
 use k8s_openapi::api::apps::v1::{DaemonSet, StatefulSet};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::api::storage::v1::{CSIDriver, StorageClass};
+use k8s_openapi::api::storage::v1::CSIDriver;
 use kube::api::{ApiResource, DeleteParams, GroupVersionKind, ListParams};
 use kube::{Api, Client, ResourceExt};
 use tokio::time::{Instant, sleep};
@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 use crate::apply::ignore_missing;
 use crate::removal::{blockers, summary};
 use crate::run::LEASE;
-use crate::teardown::{Scope, rest, workloads};
+use crate::teardown::{Scope, classes, rest, workloads};
 use crate::world::BACKEND;
 use crate::{live, policy, views};
 
@@ -206,12 +206,7 @@ async fn remove_backend(
 }
 
 async fn dismantle(client: &Client, scope: &Scope<'_>) -> Result<(), Error> {
-    let classes: Api<StorageClass> = Api::all(client.clone());
-    let selector = ListParams::default().labels(&format!("{BACKEND}={}", scope.backend));
-    for class in classes.list_metadata(&selector).await.map_err(Error::api("list StorageClasses"))?.items {
-        let deleted = classes.delete(&class.name_any(), &DeleteParams::default()).await.map(drop);
-        ignore_missing(deleted, || format!("delete StorageClass {}", class.name_any()))?;
-    }
+    classes(client, scope.backend).await?;
     let nodes: Api<Node> = Api::all(client.clone());
     let nodes = nodes.list(&ListParams::default()).await.map_err(Error::api("list nodes"))?.items;
     let ready: BTreeMap<String, bool> = views::ready_nodes(&nodes);

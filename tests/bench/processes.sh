@@ -87,7 +87,7 @@ control_plane_down() { stop kcm apiserver etcd; }
 sidecars_up() {
   local flags=() provisioner attacher
   case $1 in
-    upstream) provisioner=("$bench/csi-provisioner") attacher=("$bench/csi-attacher") ;;
+    upstream) provisioner=("$upstream/csi-provisioner") attacher=("$upstream/csi-attacher") ;;
     dunnage) provisioner=("$dunnage" provisioner) attacher=("$dunnage" attacher) ;;
   esac
   [[ $2 == tuned ]] && flags=(--worker-threads=100 --kube-api-qps=1000 --kube-api-burst=2000)

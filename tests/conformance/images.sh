@@ -47,5 +47,6 @@ make_images '/e2e-test-images/agnhost:' --file "$bin/agnhost:/agnhost:755" --lin
 # The storage tests only run /bin/sh in it.
 make_images '/e2e-test-images/nginx:' --text '/usr/share/nginx/html/index.html=<h1>nginx</h1>\n' "${busybox[@]}" "${users[@]}" \
   -- /bin/httpd -f -p 80 -h /usr/share/nginx/html
-# GNU dd is what matters here, and busybox's shell would run its own: /bin/sh is bash.
-make_images '/e2e-test-images/glibc-dns-testing:' "${gnu_programs[@]}" --link /usr/bin/bash:/bin/sh "${busybox[@]}" "${users[@]}" --cmd bash
+# GNU dd is what matters here, and busybox's shell would run its own: /bin/sh is bash. Of two links the later one counts.
+make_images '/e2e-test-images/glibc-dns-testing:' "${gnu_programs[@]}" "${busybox[@]}" --link "$(realpath -s "$(type -P bash)"):/bin/sh" \
+  "${users[@]}" --cmd bash

@@ -2,7 +2,7 @@
 # Runs the upstream Kubernetes storage suite (External.Storage) on the embedded cluster against each engine, and prints a
 # summary line for each.
 #
-#   tests/conformance/run.sh [directory] [loopfile]     both by default
+#   tests/conformance/run.sh [directory] [loopfile] [btrfs]     all by default
 #
 # FOCUS, SKIP   regular expressions of test names (SKIP is added to skip.txt)
 # PROCS=4       tests at a time
@@ -13,7 +13,7 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 engines=("$@")
-[[ ${#engines[@]} -gt 0 ]] || engines=(directory loopfile)
+[[ ${#engines[@]} -gt 0 ]] || engines=(directory loopfile btrfs)
 skip=$(grep -vE '^(#|$)' "$here/skip.txt" | paste -sd'|')${SKIP:+|$SKIP}
 
 bin=$("$here/build.sh")

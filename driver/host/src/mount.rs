@@ -22,6 +22,7 @@ use crate::dir::{Dir, Mounts, below};
 use crate::error::{Error, Result, failed};
 use crate::mountinfo::{self, Mount};
 use crate::options::Options;
+use crate::sys::mount::set_attributes;
 
 /// How often and how long to wait for a mount that is still in use: a process that just died holds it a little longer.
 const BUSY_TRIES: u32 = 20;
@@ -128,18 +129,29 @@ impl Place {
         openat(&self.parent, &self.name, flags, Mode::empty()).map_err(failed("open", &self.path))
     }
 
-    /// Mounts the directory or device node behind `source` here as well, without what is mounted below it.
+    /// Mounts the directory or device node behind `source` here as well, without what is mounted below it; other mounts of
+    /// the same file system keep their flags. What the administrator forbade on the source stays forbidden.
+    ///
+    /// The flags are set before it is mounted, for then they hold wherever the mount propagates to, such as to kubelet.
     pub fn bind(&self, source: impl AsFd, options: &Options) -> Result<()> {
         let flags =
             OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
         let tree = open_tree(source, "", flags).map_err(failed("bind to", &self.path))?;
-        self.attach(&tree)?;
-        if options.is_plain() { Ok(()) } else { self.remount(options) }
+        if options.is_plain() {
+            return self.attach(&tree);
+        }
+        match set_attributes(&tree, options.changes()) {
+            Ok(()) => self.attach(&tree),
+            // Before Linux 5.12: the flags hold in this mount namespace alone.
+            Err(Errno::NOSYS) => {
+                self.attach(&tree)?;
+                self.remount(options)
+            }
+            Err(error) => Err(failed("set the options of", &self.path)(error)),
+        }
     }
 
-    /// Gives the mount here these flags; other mounts of the same file system keep theirs. What the administrator
-    /// forbade on the source stays forbidden.
-    pub fn remount(&self, options: &Options) -> Result<()> {
+    fn remount(&self, options: &Options) -> Result<()> {
         let context = || failed("set the options of", &self.path);
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mounted = openat(&self.parent, &self.name, flags, Mode::empty()).map_err(context())?;

@@ -2,6 +2,8 @@
 
 use rustix::mount::{MountAttrFlags, MountFlags};
 
+use crate::sys::mount::MountAttributes;
+
 /// Parsed mount options.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
@@ -127,6 +129,17 @@ impl Options {
         attributes
     }
 
+    /// For a bind mount. What the source's mount forbids stays forbidden, and its times stay as they are unless others are
+    /// asked for.
+    pub(crate) fn changes(&self) -> MountAttributes {
+        let clear = match self.flags.atime {
+            Atime::Relative => MountAttrFlags::empty(),
+            Atime::Never | Atime::Strict => MountAttrFlags::MOUNT_ATTR__ATIME,
+        };
+        let [set, clear] = [self.attributes(), clear].map(|flags| flags.bits().into());
+        MountAttributes { set, clear, ..MountAttributes::default() }
+    }
+
     /// For the remount that gives a bind mount its flags.
     pub(crate) fn remount(&self) -> MountFlags {
         let mut flags = MountFlags::BIND;
@@ -166,6 +179,16 @@ mod tests {
         assert_eq!(
             options.remount(),
             MountFlags::BIND | MountFlags::RDONLY | MountFlags::NODEV | MountFlags::NOATIME
+        );
+        let changes = |set: MountAttrFlags, clear: MountAttrFlags| MountAttributes {
+            set: set.bits().into(),
+            clear: clear.bits().into(),
+            ..MountAttributes::default()
+        };
+        assert_eq!(options.changes(), changes(options.attributes(), MountAttrFlags::MOUNT_ATTR__ATIME));
+        assert_eq!(
+            parse(["ro"]).changes(),
+            changes(MountAttrFlags::MOUNT_ATTR_RDONLY, MountAttrFlags::empty())
         );
         assert_eq!(
             options.filesystem,

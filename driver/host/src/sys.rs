@@ -1,5 +1,5 @@
-//! The ioctls of loop devices, of freezing and of btrfs and the quota calls, which rustix does not wrap: the only module of
-//! the workspace with `unsafe`.
+//! The ioctls of loop devices, of freezing and of btrfs, the quota calls and `mount_setattr`, which rustix does not wrap: the
+//! only module of the workspace with `unsafe`.
 #![expect(unsafe_code, reason = "these calls have no safe wrapper")]
 
 use std::ffi::{c_int, c_void};
@@ -9,6 +9,7 @@ use rustix::io;
 use rustix::ioctl::{Getter, Ioctl, IoctlOutput, NoArg, Opcode, Setter, ioctl};
 
 pub(crate) mod btrfs;
+pub(crate) mod mount;
 
 const LOOP_CLR_FD: Opcode = 0x4c01;
 const LOOP_SET_STATUS64: Opcode = 0x4c04;

@@ -149,20 +149,22 @@ impl Driver {
             },
         };
         let step = next(&seen);
-        if matches!(step, Step::Bind | Step::Remount) {
+        if matches!(step, Step::Bind | Step::Again) {
             self.engine().open_for(volume, options.is_read_only())?;
             volume.reach("volume opened for the pod");
         }
+        if step == Step::Again {
+            target.unmount()?;
+            volume.reach("target unmounted");
+        }
         match step {
-            Step::Bind => {
+            Step::Bind | Step::Again => {
                 if block { target.make_file() } else { target.make() }?;
                 volume.reach("target made");
                 target.bind(source, options)?;
                 volume.reach("target mounted");
                 Ok(())
             }
-            // The last publish ended between the mount and its options.
-            Step::Remount => Ok(target.remount(options)?),
             Step::Finished => Ok(()),
             Step::Refuse(why) => Err(Error::Precondition(format!(
                 "volume {} cannot be published at {}: {why}",

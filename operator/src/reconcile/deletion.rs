@@ -30,7 +30,7 @@ pub(super) async fn pass(context: &Context, subject: &Subject) -> Result<Outcome
         return Ok(Outcome::Done);
     }
     // First, so that no new claim comes.
-    teardown::classes(context, &subject.name).await?;
+    teardown::classes(&context.client, &subject.name).await?;
 
     let uses = in_use(context, subject).await?;
     let blockers = holding(subject, &uses);

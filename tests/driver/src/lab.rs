@@ -355,6 +355,15 @@ impl Lab {
         must("mount", &["--bind", text(source), text(at)]);
     }
 
+    /// Kubelet's directory as it is seen outside of the driver's container: what is mounted in one is mounted in the other.
+    /// Both mounts are the caller's to unbind.
+    pub fn share(&self, outside: &Path) {
+        let inside = &self.config.kubelet_dir;
+        self.bind(inside, inside);
+        must("mount", &["--make-shared", text(inside)]);
+        self.bind(inside, outside);
+    }
+
     pub fn unbind(&self, at: &Path) {
         must("umount", &[text(at)]);
     }

@@ -313,3 +313,37 @@ async fn mount_options_of_the_class_reach_the_file_system() {
     lab.delete(&id).await.unwrap();
     lab.assert_clean();
 }
+
+/// The driver mounts in its container, and kubelet sees what propagates from there.
+#[tokio::test]
+async fn mount_options_hold_wherever_a_mount_propagates_to() {
+    for engine in [EngineKind::Directory, EngineKind::LoopFile, EngineKind::Btrfs] {
+        let lab = Lab::new(engine);
+        let (inside, outside) = (&lab.config.kubelet_dir, lab.root().join("outside"));
+        lab.share(&outside);
+        let options = || mount_as("", &["noatime", "nosuid"], Mode::SingleNodeWriter);
+        let id = lab.create("pvc-1", 16 * MIB, options()).await.unwrap().volume_id;
+        lab.stage(&id, options()).await.unwrap();
+        for read_only in [false, true, false] {
+            lab.publish(&id, &lab.target("pod-1"), options(), read_only).await.unwrap();
+            let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+            let seen: Vec<_> = [inside, &outside]
+                .map(|kubelet| kubelet.join("pods/pod-1"))
+                .iter()
+                .map(|at| table.lines().find(|line| line.contains(&format!(" {} ", at.display()))).unwrap())
+                .map(|line| line.split(' ').nth(5).unwrap())
+                .collect();
+            let mode = if read_only { "ro" } else { "rw" };
+            assert!(
+                seen.iter().all(|flags| *flags == format!("{mode},nosuid,noatime")),
+                "{engine:?}: {seen:?}"
+            );
+        }
+        lab.unpublish(&id, &lab.target("pod-1")).await.unwrap();
+        lab.unstage(&id).await.unwrap();
+        lab.delete(&id).await.unwrap();
+        lab.unbind(&outside);
+        lab.unbind(inside);
+        lab.assert_clean();
+    }
+}

@@ -6,4 +6,5 @@
 pub mod cluster;
 pub mod disks;
 pub mod manifest;
+pub mod stand_ins;
 pub mod storage;

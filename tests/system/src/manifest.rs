@@ -32,6 +32,32 @@ pub fn claim(namespace: &str, name: &str, class: &str, size: &str) -> String {
     )
 }
 
+/// A claim whose volume has the data of another object: `kind/name`, with the group before it unless it is a claim.
+pub fn claim_from(namespace: &str, name: &str, class: &str, size: &str, source: &str) -> String {
+    let (kind, of) = source.rsplit_once('/').expect("a kind and a name");
+    let (group, kind) = match kind.rsplit_once('/') {
+        Some((group, kind)) => (format!("apiGroup: {group}, "), kind),
+        None => (String::new(), kind),
+    };
+    claim(namespace, name, class, size) + &format!("  dataSource: {{{group}kind: {kind}, name: {of}}}\n")
+}
+
+/// A class of snapshots that go with their objects.
+pub fn snapshot_class(backend: &str) -> String {
+    format!(
+        "apiVersion: snapshot.storage.k8s.io/v1\nkind: VolumeSnapshotClass\nmetadata: {{name: {backend}}}\n\
+         driver: {backend}.csi.dunnage.dev\ndeletionPolicy: Delete\n"
+    )
+}
+
+/// A snapshot of a claim's volume.
+pub fn snapshot(namespace: &str, name: &str, class: &str, claim: &str) -> String {
+    format!(
+        "apiVersion: snapshot.storage.k8s.io/v1\nkind: VolumeSnapshot\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
+         spec: {{volumeSnapshotClassName: {class}, source: {{persistentVolumeClaimName: {claim}}}}}\n"
+    )
+}
+
 /// A pod that runs a shell line with the claim at /data, then stays. `node` insists on a node.
 pub fn pod(namespace: &str, name: &str, claim: &str, line: &str, node: Option<&str>) -> String {
     let selector =
@@ -42,6 +68,19 @@ pub fn pod(namespace: &str, name: &str, claim: &str, line: &str, node: Option<&s
          \x20   command: [sh, -c, {line:?}]\n    volumeMounts: [{{name: data, mountPath: /data}}]\n\
          \x20 volumes:\n  - name: data\n    persistentVolumeClaim: {{claimName: {claim}}}\n",
         line = format!("{line}; exec sleep 1000000")
+    )
+}
+
+/// As [`claim`], for a device.
+pub fn block_claim(namespace: &str, name: &str, class: &str, size: &str) -> String {
+    claim(namespace, name, class, size) + "  volumeMode: Block\n"
+}
+
+/// As [`pod`], with the claim's device at /dev/data.
+pub fn block_pod(namespace: &str, name: &str, claim: &str, line: &str) -> String {
+    pod(namespace, name, claim, line, None).replace(
+        "volumeMounts: [{name: data, mountPath: /data}]",
+        "volumeDevices: [{name: data, devicePath: /dev/data}]",
     )
 }
 

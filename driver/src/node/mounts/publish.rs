@@ -21,7 +21,8 @@ pub(super) struct Seen<'a> {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Bind,
-    Remount,
+    /// It is mounted otherwise than it is asked for now, and the flags of a mount can be changed where it was made alone.
+    Again,
     Finished,
     Refuse(String),
 }
@@ -36,7 +37,12 @@ pub(super) fn next(seen: &Seen<'_>) -> Step {
             other.mount_point.display()
         ));
     }
-    let differs = |mount: &&Mount| mount.read_only != seen.read_only && (seen.elsewhere)(mount);
+    // Kubelet's own mount of a pod's device is writable, whatever the pod's is. Both paths end with the pod's uid.
+    let is_read_only = |of: &Mount| {
+        let same_pod = |mount: &&Mount| mount.mount_point.file_name() == of.mount_point.file_name();
+        seen.mounts.iter().filter(same_pod).any(|mount| mount.read_only)
+    };
+    let differs = |mount: &&Mount| (seen.elsewhere)(mount) && is_read_only(mount) != seen.read_only;
     if seen.block
         && let Some(other) = seen.mounts.iter().find(differs)
     {
@@ -51,7 +57,7 @@ pub(super) fn next(seen: &Seen<'_>) -> Step {
         Some(mount) if !seen.mounts.iter().any(|own| own.id == mount.id) => {
             Step::Refuse("something else is mounted there".to_owned())
         }
-        Some(mount) if mount.read_only != seen.read_only => Step::Remount,
+        Some(mount) if mount.read_only != seen.read_only => Step::Again,
         Some(_) => Step::Finished,
     }
 }
@@ -84,7 +90,7 @@ mod tests {
             (None, vec![&staged, &other], Access::Shared, false, Some(Step::Bind)),
             (None, vec![&staged, &other], Access::Single, false, refused),
             (Some(&here), vec![&staged, &here], Access::Single, false, Some(Step::Finished)),
-            (Some(&here), vec![&staged, &here], Access::Shared, true, Some(Step::Remount)),
+            (Some(&here), vec![&staged, &here], Access::Shared, true, Some(Step::Again)),
             (Some(&foreign), vec![&staged], Access::Shared, false, None),
         ] {
             let mounts: Vec<Mount> = mounts.into_iter().cloned().collect();
@@ -125,6 +131,22 @@ mod tests {
                 elsewhere: &elsewhere,
             };
             assert_eq!(next(&seen) == Step::Bind, expected, "{other_is} {asked} {block}");
+        }
+    }
+
+    #[test]
+    fn kubelets_own_mount_of_a_device_does_not_make_it_writable() {
+        let mounts = [mount(2, "/k/dev/other", false), mount(3, "/k/publish/other", true)];
+        for (asked, expected) in [(true, true), (false, false)] {
+            let seen = Seen {
+                target: None,
+                mounts: &mounts,
+                access: Access::Shared,
+                read_only: asked,
+                block: true,
+                elsewhere: &|mount| mount.mount_point.ends_with("other"),
+            };
+            assert_eq!(next(&seen) == Step::Bind, expected, "{asked}");
         }
     }
 }

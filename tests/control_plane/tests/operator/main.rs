@@ -15,7 +15,7 @@ use dunnage_operator::uninstall::{Mode, UninstallError, uninstall};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume};
 use k8s_openapi::api::storage::v1::{CSIDriver, StorageClass};
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use serde_json::json;
 use world::{DRIVER, LONG, NAMESPACE, World, directory};
 
@@ -178,7 +178,7 @@ async fn of_two_backends_on_one_directory_the_younger_waits_until_the_older_is_g
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_class_that_is_no_longer_listed_goes() -> Result<()> {
+async fn a_class_that_is_no_longer_listed_goes_and_a_copy_that_somebody_made_of_one_stays() -> Result<()> {
     let world = World::start().await?;
     let _operator = world.operator("one").await?;
     let with = |classes: serde_json::Value| {
@@ -193,6 +193,15 @@ async fn a_class_that_is_no_longer_listed_goes() -> Result<()> {
     for name in ["fast", "safe"] {
         wait_for(&classes, name, "is made", LONG, |class| class.is_some()).await;
     }
+    // With its labels alone, as a copy is made with kubectl, and with all of its metadata, as a program makes one.
+    let original = classes.get("fast").await?;
+    let metadata = ObjectMeta { resource_version: None, annotations: None, ..original.metadata.clone() };
+    let labelled = ObjectMeta { labels: original.metadata.labels.clone(), ..ObjectMeta::default() };
+    for (name, metadata) in [("mine", labelled), ("mine-too", metadata)] {
+        let metadata = ObjectMeta { name: Some(name.to_owned()), ..metadata };
+        let copy = StorageClass { metadata, ..original.clone() };
+        classes.create(&PostParams::default(), &copy).await?;
+    }
     world
         .apply_backend(
             "local",
@@ -201,6 +210,15 @@ async fn a_class_that_is_no_longer_listed_goes() -> Result<()> {
         .await?;
     wait_for(&classes, "safe", "is removed", LONG, |class| class.is_none()).await;
     ensure!(classes.get_opt("fast").await?.is_some(), "an unmanaged class is left alone");
+    eventually("the deletion is taken", LONG, async || {
+        world.backends.delete("local", &DeleteParams::default()).await.map(drop)
+    })
+    .await;
+    world.until_gone("local").await;
+    ensure!(classes.get_opt("fast").await?.is_none(), "the backend's own class goes with it");
+    for name in ["mine", "mine-too"] {
+        ensure!(classes.get_opt(name).await?.is_some(), "what somebody else made is left alone: {name}");
+    }
     Ok(())
 }
 

@@ -58,6 +58,7 @@ pub(crate) struct Abilities {
     pub(crate) publish: bool,
     pub(crate) capacity: bool,
     pub(crate) clone: bool,
+    pub(crate) snapshot: bool,
 }
 
 /// The driver; clones are the same one.
@@ -235,6 +236,7 @@ impl Controller for Driver {
             (self.abilities.publish, Ability::PublishUnpublishVolume),
             (self.abilities.capacity, Ability::GetCapacity),
             (self.abilities.clone, Ability::CloneVolume),
+            (self.abilities.snapshot, Ability::CreateDeleteSnapshot),
         ];
         let capability = |rpc: Ability| {
             let rpc = controller_service_capability::Rpc { r#type: rpc.into() };

@@ -1,4 +1,4 @@
-//! A control plane without a scheduler or nodes: the test plays both, and provisioners run with upstream's rights.
+//! A control plane without a scheduler or nodes: the test plays both, and provisioners run with the chart's rights.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -286,22 +286,14 @@ impl World {
     }
 }
 
-/// The rights that upstream's manifests give, and no more.
+/// The rights that the chart and the operator give, and Secrets, which are for classes of other drivers.
 async fn grant(client: &Client) {
     let rule = |group: &str, resource: &str, verbs: &str| {
         let verbs: Vec<&str> = verbs.split(' ').collect();
         json!({"apiGroups": [group], "resources": [resource], "verbs": verbs})
     };
-    let cluster = json!({"rules": [
-        rule("", "persistentvolumes", "get list watch create patch delete"),
-        rule("", "persistentvolumeclaims", "get list watch update"),
-        rule("storage.k8s.io", "storageclasses", "get list watch"),
-        rule("", "events", "list watch create update patch"),
-        rule("storage.k8s.io", "csinodes", "get list watch"),
-        rule("", "nodes", "get list watch"),
-        rule("storage.k8s.io", "volumeattachments", "get list watch"),
-        rule("", "secrets", "get list"),
-    ]});
+    let mut cluster = chart_role("dunnage-provisioner");
+    cluster["rules"].as_array_mut().unwrap().push(rule("", "secrets", "get list"));
     let own = json!({"rules": [
         rule("coordination.k8s.io", "leases", "get watch list delete update create"),
         rule("storage.k8s.io", "csistoragecapacities", "get list watch create update patch delete"),
@@ -329,6 +321,15 @@ async fn grant(client: &Client) {
         };
         api.create(&PostParams::default(), &object).await.unwrap();
     }
+}
+
+/// A cluster role as the chart renders it.
+fn chart_role(name: &str) -> Value {
+    let rendered = include_str!("../../../chart/golden/default.yaml");
+    let objects = rendered.split("\n---\n").map(|text| serde_saphyr::from_str::<Value>(text).unwrap());
+    let is_it = |object: &Value| object["kind"] == "ClusterRole" && object["metadata"]["name"] == name;
+    let role = objects.into_iter().find(is_it).unwrap();
+    json!({"rules": role["rules"]})
 }
 
 /// The administrator's kubeconfig with the provisioner's token in it.

@@ -1,9 +1,5 @@
 //! Things that die at a bad moment: pods keep or regain their volumes, nothing is mounted twice, nothing leaks.
 
-mod disk;
-mod inline;
-mod moved;
-
 use std::thread::sleep;
 use std::time::Duration;
 
