@@ -4,5 +4,7 @@ pub mod attacher;
 pub mod discovery;
 pub mod flags;
 pub mod provisioner;
+pub mod quantity;
 pub mod registrar;
 pub mod runtime;
+mod untyped;

@@ -15,13 +15,11 @@ pub mod outcome;
 pub mod params;
 pub mod progress;
 pub mod provision;
-pub mod quantity;
 pub mod request;
 pub mod secrets;
 pub mod source;
 pub mod sources;
 pub mod topology;
-pub mod untyped;
 pub mod volume;
 
 use tokio_util::sync::CancellationToken;

@@ -9,8 +9,8 @@ use k8s_openapi::api::storage::v1::StorageClass;
 
 use super::access::{self, SingleNode};
 use super::params::Parameters;
-use super::quantity;
 use super::topology::Asked;
+use crate::quantity;
 
 /// All that a request is made of.
 pub struct Inputs<'a> {

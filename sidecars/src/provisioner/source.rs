@@ -6,7 +6,8 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
-use super::{claim, names, quantity, request};
+use super::{claim, names, request};
+use crate::quantity;
 
 /// A source as the driver knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

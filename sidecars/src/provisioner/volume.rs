@@ -13,7 +13,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::params::SecretKind;
 use super::secrets::SecretRef;
-use super::{claim, names, quantity, request};
+use super::{claim, names, request};
+use crate::quantity;
 
 /// All that a PersistentVolume is made of.
 pub struct Inputs<'a> {

@@ -7,8 +7,8 @@ use k8s_openapi::api::storage::v1::{CSIStorageCapacity, StorageClass};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 
 use crate::provisioner::claim::is_delayed;
-use crate::provisioner::quantity;
 use crate::provisioner::topology::{Node, Segment, segment_of};
+use crate::quantity;
 
 pub const DRIVER_LABEL: &str = "csi.storage.k8s.io/drivername";
 pub const MANAGED_BY_LABEL: &str = "csi.storage.k8s.io/managed-by";
