@@ -7,4 +7,7 @@ pub mod provisioner;
 pub mod quantity;
 pub mod registrar;
 pub mod runtime;
+mod snapshot;
+pub mod snapshot_controller;
+pub mod snapshotter;
 mod untyped;
