@@ -11,11 +11,11 @@ use std::process::ExitCode;
 
 use clap::CommandFactory as _;
 use dunnage_cluster::error::chain;
-use dunnage_sidecars::{attacher, discovery, provisioner, registrar};
+use dunnage_sidecars::{attacher, discovery, provisioner, registrar, snapshot_controller, snapshotter};
 use dunnage_telemetry::{logging, shutdown};
 use tracing::{error, info, warn};
 
-use cli::{Call, Cli, Role};
+use cli::{Call, Cli, Definitions, Role};
 
 type Failure = Box<dyn Error + Send + Sync>;
 
@@ -43,7 +43,8 @@ fn start(Call { cli, warnings }: Call) -> Result<(), Failure> {
         warn!("{warning}");
     }
     match cli.role {
-        Role::Crd => print(&dunnage_crds::crd_yaml()?),
+        Role::Crd { kind: Definitions::Backend } => print(&dunnage_crds::crd_yaml()?),
+        Role::Crd { kind: Definitions::Snapshot } => print(&dunnage_crds::snapshot::snapshot_crds_yaml()?),
         Role::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "dunnage", &mut script);
@@ -62,10 +63,12 @@ async fn serve(role: Role) -> Result<(), Failure> {
         Role::Driver(args) => driver::run(args, stop).await?,
         Role::Provisioner(args) => provisioner::run(args, stop).await?,
         Role::Attacher(args) => attacher::run(args, stop).await?,
+        Role::Snapshotter(args) => snapshotter::run(args, stop).await?,
+        Role::SnapshotController(args) => snapshot_controller::run(args, stop).await?,
         Role::Registrar(args) => registrar::run(args, stop).await?,
         Role::AgentDiscovery(args) => discovery::run(args, stop).await?,
         Role::Uninstall(args) => uninstall::run(args).await?,
-        Role::Crd | Role::Doctor(_) | Role::Completion { .. } => {}
+        Role::Crd { .. } | Role::Doctor(_) | Role::Completion { .. } => {}
     }
     Ok(())
 }

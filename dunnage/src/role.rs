@@ -4,10 +4,12 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 /// Upstream's program names and the roles that stand in for them: an image swap in an existing manifest works.
-const UPSTREAM: [(&str, &str); 3] = [
+const UPSTREAM: [(&str, &str); 5] = [
     ("csi-provisioner", "provisioner"),
     ("csi-attacher", "attacher"),
     ("csi-node-driver-registrar", "registrar"),
+    ("csi-snapshotter", "snapshotter"),
+    ("snapshot-controller", "snapshot-controller"),
 ];
 
 /// Arguments with the role as the second, whatever name the program was called under.
@@ -39,6 +41,8 @@ mod tests {
             (vec!["/csi-provisioner", "-v=5"], vec!["dunnage", "provisioner", "-v=5"]),
             (vec!["csi-attacher"], vec!["dunnage", "attacher"]),
             (vec!["/csi-node-driver-registrar", "--v=5"], vec!["dunnage", "registrar", "--v=5"]),
+            (vec!["csi-snapshotter"], vec!["dunnage", "snapshotter"]),
+            (vec!["/snapshot-controller", "--v=5"], vec!["dunnage", "snapshot-controller", "--v=5"]),
             (vec!["dunnage"], vec!["dunnage"]),
             (vec![], vec![]),
         ] {

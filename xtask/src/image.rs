@@ -39,7 +39,13 @@ const PACKAGES: &[(&str, &[&str])] = &[
 ];
 
 /// Upstream's names: an image swap in somebody's manifest finds its program.
-const UPSTREAM_NAMES: &[&str] = &["csi-attacher", "csi-node-driver-registrar", "csi-provisioner"];
+const UPSTREAM_NAMES: &[&str] = &[
+    "csi-attacher",
+    "csi-node-driver-registrar",
+    "csi-provisioner",
+    "csi-snapshotter",
+    "snapshot-controller",
+];
 
 #[derive(Args)]
 pub(crate) struct Arguments {
