@@ -5,6 +5,7 @@ pub mod conditions;
 pub mod defaults;
 pub mod manifest;
 pub mod pools;
+pub mod snapshot;
 pub mod validate;
 
 pub use backend::classes::{BindingMode, ClassState, DefaultClass, ReclaimPolicy, StorageClassSpec};

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::StorageBackend;
 
-const HEADER: &str =
+pub(crate) const HEADER: &str =
     "# Generated from the types of crate dunnage-crds: UPDATE=1 cargo test -p dunnage-crds\n";
 
 /// The definition as YAML.
@@ -21,7 +21,7 @@ pub fn crd_yaml() -> Result<String, serde_saphyr::ser::Error> {
 }
 
 /// Makes one line of each description: kubectl breaks lines itself, after those of the source.
-fn flow(value: &mut Value) {
+pub(crate) fn flow(value: &mut Value) {
     match value {
         Value::Object(fields) => {
             for (name, field) in fields {

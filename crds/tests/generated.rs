@@ -3,19 +3,25 @@
 use std::path::{Path, PathBuf};
 
 use dunnage_crds::crd_yaml;
+use dunnage_crds::snapshot::snapshot_crds_yaml;
 
 /// `kubectl apply` keeps a whole copy in an annotation, which may have 256 KiB; others keep several versions.
 const LIMIT: usize = 100_000;
 
-fn copies() -> [PathBuf; 2] {
+/// Each definition, and where it is committed.
+fn copies() -> [(String, PathBuf); 3] {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a crate lies in the workspace");
-    [root.join("crds/generated/storagebackends.yaml"), root.join("helm/dunnage/files/crd.yaml")]
+    let (backend, snapshots) = (crd_yaml().expect("YAML"), snapshot_crds_yaml().expect("YAML"));
+    [
+        (backend.clone(), root.join("crds/generated/storagebackends.yaml")),
+        (backend, root.join("helm/dunnage/files/crd.yaml")),
+        (snapshots, root.join("crds/generated/volumesnapshots.yaml")),
+    ]
 }
 
 #[test]
 fn the_committed_definitions_are_those_of_the_types() {
-    let wanted = crd_yaml().expect("YAML");
-    for path in copies() {
+    for (wanted, path) in copies() {
         if std::env::var_os("UPDATE").is_some() {
             std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder to write to");
             std::fs::write(&path, &wanted).expect("a file to write to");
@@ -37,12 +43,15 @@ fn the_definition_is_under_100_kb() {
 
 #[test]
 fn every_field_is_explained() {
-    let yaml = crd_yaml().expect("YAML");
-    let definition: serde_json::Value = serde_saphyr::from_str(&yaml).expect("a definition");
-    let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
     let mut silent = Vec::new();
-    unexplained(&schema["properties"]["spec"], "spec", &mut silent);
-    unexplained(&schema["properties"]["status"], "status", &mut silent);
+    for text in [crd_yaml().expect("YAML"), snapshot_crds_yaml().expect("YAML")] {
+        for document in text.split("\n---\n") {
+            let definition: serde_json::Value = serde_saphyr::from_str(document).expect("a definition");
+            let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+            let kind = definition["spec"]["names"]["kind"].as_str().expect("a kind");
+            unexplained(schema, kind, &mut silent);
+        }
+    }
     assert!(silent.is_empty(), "kubectl explain has no words for {silent:?}");
 }
 

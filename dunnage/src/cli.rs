@@ -3,7 +3,10 @@
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use dunnage_operator::run::Args as OperatorArgs;
 use dunnage_sidecars::flags::{Normalised, normalise};
-use dunnage_sidecars::{attacher, discovery, health_monitor, livenessprobe, provisioner, registrar, resizer};
+use dunnage_sidecars::{
+    attacher, discovery, health_monitor, livenessprobe, provisioner, registrar, resizer, snapshot_controller,
+    snapshotter,
+};
 use dunnage_telemetry::logging::Format;
 
 use crate::doctor::DoctorArgs;
@@ -18,8 +21,9 @@ use crate::uninstall::UninstallArgs;
     version,
     propagate_version = true,
     arg_required_else_help = true,
-    after_help = "Called under the name csi-provisioner, csi-attacher, csi-resizer, csi-node-driver-registrar, \
-                  livenessprobe or csi-external-health-monitor-controller it takes that role, with upstream's flags."
+    after_help = "Called under the name csi-provisioner, csi-attacher, csi-resizer, csi-snapshotter, \
+                  snapshot-controller, csi-node-driver-registrar, livenessprobe or \
+                  csi-external-health-monitor-controller it takes that role, with upstream's flags."
 )]
 pub(crate) struct Cli {
     /// error, warn, info, debug or trace, or a list such as info,kube=debug
@@ -44,6 +48,10 @@ pub(crate) enum Role {
     Attacher(attacher::Args),
     /// Grow volumes, and give them other classes (csi-resizer)
     Resizer(resizer::Args),
+    /// Take and delete a driver's snapshots (csi-snapshotter)
+    Snapshotter(snapshotter::Args),
+    /// Bind the cluster's snapshots to what drivers have of them (snapshot-controller)
+    SnapshotController(snapshot_controller::Args),
     /// Tell kubelet of the driver (csi-node-driver-registrar)
     Registrar(registrar::Args),
     /// Tell kubelet whether the driver of this pod answers (livenessprobe)
@@ -55,8 +63,12 @@ pub(crate) enum Role {
     /// Remove Dunnage from a cluster; refuses while volumes exist
     Uninstall(UninstallArgs),
     Doctor(DoctorArgs),
-    /// Print the CustomResourceDefinition of StorageBackend
-    Crd,
+    /// Print the CustomResourceDefinition of StorageBackend, or those of Kubernetes' snapshots
+    Crd {
+        /// Which definitions
+        #[arg(default_value = "backend")]
+        kind: Definitions,
+    },
     /// Print a shell's completion script
     Completion {
         /// The shell
@@ -64,9 +76,27 @@ pub(crate) enum Role {
     },
 }
 
+/// What `dunnage crd` prints.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum Definitions {
+    /// StorageBackend
+    Backend,
+    /// VolumeSnapshot, VolumeSnapshotContent and VolumeSnapshotClass
+    Snapshot,
+}
+
 /// The roles whose flags are written as upstream's: with one dash or two, and klog's among them.
-const UPSTREAM_FLAGS: [&str; 7] =
-    ["provisioner", "attacher", "resizer", "registrar", "livenessprobe", "health-monitor", "agent-discovery"];
+const UPSTREAM_FLAGS: [&str; 9] = [
+    "provisioner",
+    "attacher",
+    "resizer",
+    "snapshotter",
+    "snapshot-controller",
+    "registrar",
+    "livenessprobe",
+    "health-monitor",
+    "agent-discovery",
+];
 
 /// A parsed call, and what is to be said about flags that mean nothing here.
 pub(crate) struct Call {
@@ -173,6 +203,17 @@ mod tests {
             let told = call(&arguments).err().expect("clap stops here");
             assert_eq!(told.kind(), clap::error::ErrorKind::DisplayVersion, "{arguments:?}: {told}");
         }
+    }
+
+    #[test]
+    fn snapshot_roles_start_by_upstreams_manifests() {
+        let taken =
+            ["/csi-snapshotter", "-v=5", "--csi-address=/csi/csi.sock", "--leader-election", "--timeout=3m"];
+        let taken = call(&taken).unwrap_or_else(|error| panic!("{error}"));
+        assert!(matches!(taken.cli.role, Role::Snapshotter(_)), "{:?}", taken.cli.role);
+        let bound = ["snapshot-controller", "--v=5", "--leader-election=true", "-worker-threads=3"];
+        let bound = call(&bound).unwrap_or_else(|error| panic!("{error}"));
+        assert!(matches!(bound.cli.role, Role::SnapshotController(_)), "{:?}", bound.cli.role);
     }
 
     #[test]

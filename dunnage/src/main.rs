@@ -11,11 +11,14 @@ use std::process::ExitCode;
 
 use clap::CommandFactory as _;
 use dunnage_cluster::error::chain;
-use dunnage_sidecars::{attacher, discovery, health_monitor, livenessprobe, provisioner, registrar, resizer};
+use dunnage_sidecars::{
+    attacher, discovery, health_monitor, livenessprobe, provisioner, registrar, resizer, snapshot_controller,
+    snapshotter,
+};
 use dunnage_telemetry::{logging, shutdown};
 use tracing::{error, info, warn};
 
-use cli::{Call, Cli, Role};
+use cli::{Call, Cli, Definitions, Role};
 
 type Failure = Box<dyn Error + Send + Sync>;
 
@@ -43,7 +46,8 @@ fn start(Call { cli, warnings }: Call) -> Result<(), Failure> {
         warn!("{warning}");
     }
     match cli.role {
-        Role::Crd => print(&dunnage_crds::crd_yaml()?),
+        Role::Crd { kind: Definitions::Backend } => print(&dunnage_crds::crd_yaml()?),
+        Role::Crd { kind: Definitions::Snapshot } => print(&dunnage_crds::snapshot::snapshot_crds_yaml()?),
         Role::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "dunnage", &mut script);
@@ -63,12 +67,14 @@ async fn serve(role: Role) -> Result<(), Failure> {
         Role::Provisioner(args) => provisioner::run(args, stop).await?,
         Role::Attacher(args) => attacher::run(args, stop).await?,
         Role::Resizer(args) => resizer::run(args, stop).await?,
+        Role::Snapshotter(args) => snapshotter::run(args, stop).await?,
+        Role::SnapshotController(args) => snapshot_controller::run(args, stop).await?,
         Role::Registrar(args) => registrar::run(args, stop).await?,
         Role::HealthMonitor(args) => health_monitor::run(args, stop).await?,
         Role::Livenessprobe(args) => livenessprobe::run(args, stop).await?,
         Role::AgentDiscovery(args) => discovery::run(args, stop).await?,
         Role::Uninstall(args) => uninstall::run(args).await?,
-        Role::Crd | Role::Doctor(_) | Role::Completion { .. } => {}
+        Role::Crd { .. } | Role::Doctor(_) | Role::Completion { .. } => {}
     }
     Ok(())
 }

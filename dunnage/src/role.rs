@@ -4,13 +4,15 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 /// Upstream's program names and the roles that stand in for them: an image swap in an existing manifest works.
-const UPSTREAM: [(&str, &str); 6] = [
+const UPSTREAM: [(&str, &str); 8] = [
     ("csi-provisioner", "provisioner"),
     ("csi-attacher", "attacher"),
     ("csi-resizer", "resizer"),
     ("csi-node-driver-registrar", "registrar"),
     ("csi-external-health-monitor-controller", "health-monitor"),
     ("livenessprobe", "livenessprobe"),
+    ("csi-snapshotter", "snapshotter"),
+    ("snapshot-controller", "snapshot-controller"),
 ];
 
 /// Arguments with the role as the second, whatever name the program was called under.
@@ -47,6 +49,8 @@ mod tests {
                 vec!["/livenessprobe", "--health-port=9809"],
                 vec!["dunnage", "livenessprobe", "--health-port=9809"],
             ),
+            (vec!["csi-snapshotter"], vec!["dunnage", "snapshotter"]),
+            (vec!["/snapshot-controller", "--v=5"], vec!["dunnage", "snapshot-controller", "--v=5"]),
             (vec!["dunnage"], vec!["dunnage"]),
             (vec![], vec![]),
         ] {

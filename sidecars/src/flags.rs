@@ -26,6 +26,9 @@ pub enum Conflict {
     /// A flag without which the role cannot work.
     #[error("--{0} is needed")]
     Missing(&'static str),
+    /// A flag of upstream's that cannot be honoured.
+    #[error("--{0} is not supported: leave it out")]
+    Unsupported(&'static str),
 }
 
 /// The flags of every sidecar that serves a controller.

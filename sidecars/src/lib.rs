@@ -12,3 +12,7 @@ pub mod registrar;
 pub mod resizer;
 pub mod runtime;
 mod secret;
+mod snapshot;
+pub mod snapshot_controller;
+pub mod snapshotter;
+mod untyped;

@@ -20,7 +20,6 @@ pub mod secrets;
 pub mod source;
 pub mod sources;
 pub mod topology;
-pub mod untyped;
 pub mod volume;
 
 use tokio_util::sync::CancellationToken;

@@ -34,6 +34,24 @@ pub struct Runtime {
     pub metrics: Metrics,
     /// For the role's queues.
     pub queues: queue::Metrics,
+    process: Process,
+}
+
+/// A sidecar's place taken by a controller of the whole cluster, which has no driver.
+pub struct WithoutDriver {
+    /// The client for the work; elections have their own.
+    pub client: Client,
+    /// The registry of this process.
+    pub metrics: Metrics,
+    /// For the role's queues.
+    pub queues: queue::Metrics,
+    process: Process,
+}
+
+/// What does not depend on a driver.
+struct Process {
+    metrics: Metrics,
+    queues: queue::Metrics,
     standard: Standard,
     election: leader::Status,
     stop: CancellationToken,
@@ -48,6 +66,68 @@ impl Runtime {
         timeout: Duration,
         stop: CancellationToken,
     ) -> Result<Self, Error> {
+        let connected = CancellationToken::new();
+        let process = Process::open(standard, known_gates, &connected, stop).await?;
+        let operations = CsiOperations::new(&process.metrics);
+        let driver = Driver::connect(&standard.csi_address, &operations, timeout, &process.stop).await?;
+        connected.cancel();
+        let client = process.client().await?;
+        Ok(Self { driver, client, metrics: process.metrics.clone(), queues: process.queues.clone(), process })
+    }
+
+    /// Runs `work` as the only holder of the lock (if leader election is asked for) until it ends, the process is
+    /// asked to stop, or the driver is gone. `work` gets a token that tells it to finish.
+    pub async fn run_as_leader<W, F, E>(&self, lock: &str, work: W) -> Result<(), E>
+    where
+        W: FnOnce(CancellationToken) -> F,
+        F: Future<Output = Result<(), E>> + Send + 'static,
+        E: From<Error> + Send + 'static,
+    {
+        tokio::select! {
+            ended = self.process.run_as_leader(lock, work) => ended,
+            () = self.driver.lost() => {
+                // A driver that comes back may have other capabilities, and another pod may reach its own.
+                let error = Error::ConnectionLost { address: self.process.standard.csi_address.clone() };
+                place::last_words(&error.to_string()).await;
+                Err(error.into())
+            }
+        }
+    }
+}
+
+impl WithoutDriver {
+    /// Starts the HTTP server and makes the client. `known_gates` are the feature gates that the role understands.
+    pub async fn start(
+        standard: &Standard,
+        known_gates: &[&str],
+        stop: CancellationToken,
+    ) -> Result<Self, Error> {
+        let connected = CancellationToken::new();
+        let process = Process::open(standard, known_gates, &connected, stop).await?;
+        let client = process.client().await?;
+        connected.cancel();
+        Ok(Self { client, metrics: process.metrics.clone(), queues: process.queues.clone(), process })
+    }
+
+    /// Runs `work` as the only holder of the lock (if leader election is asked for) until it ends or the process is
+    /// asked to stop. `work` gets a token that tells it to finish.
+    pub async fn run_as_leader<W, F, E>(&self, lock: &str, work: W) -> Result<(), E>
+    where
+        W: FnOnce(CancellationToken) -> F,
+        F: Future<Output = Result<(), E>> + Send + 'static,
+        E: From<Error> + Send + 'static,
+    {
+        self.process.run_as_leader(lock, work).await
+    }
+}
+
+impl Process {
+    async fn open(
+        standard: &Standard,
+        known_gates: &[&str],
+        connected: &CancellationToken,
+        stop: CancellationToken,
+    ) -> Result<Self, Error> {
         for gate in standard.feature_gates.unknown(known_gates) {
             warn!(gate, "this feature gate is not known and has no effect");
         }
@@ -59,47 +139,31 @@ impl Runtime {
                 election.register(registry);
             }
         });
-        let connected = CancellationToken::new();
         if let Some(address) = standard.http_address()? {
-            let pages = pages(standard, &metrics, &election, &connected);
+            let pages = pages(standard, &metrics, &election, connected);
             pages.start(address, &stop).await?;
         }
-        let operations = CsiOperations::new(&metrics);
-        let driver = Driver::connect(&standard.csi_address, &operations, timeout, &stop).await?;
-        connected.cancel();
-        let client = client::connect(standard.kubeconfig().as_deref(), standard.limit()).await?;
-        Ok(Self { driver, client, metrics, queues, standard: standard.clone(), election, stop })
+        Ok(Self { metrics, queues, standard: standard.clone(), election, stop })
     }
 
-    /// Runs `work` as the only holder of the lock (if leader election is asked for) until it ends, the process is
-    /// asked to stop, or the driver is gone. `work` gets a token that tells it to finish.
-    pub async fn run_as_leader<W, F, E>(&self, lock: &str, work: W) -> Result<(), E>
+    async fn client(&self) -> Result<Client, Error> {
+        Ok(client::connect(self.standard.kubeconfig().as_deref(), self.standard.limit()).await?)
+    }
+
+    async fn run_as_leader<W, F, E>(&self, lock: &str, work: W) -> Result<(), E>
     where
         W: FnOnce(CancellationToken) -> F,
         F: Future<Output = Result<(), E>> + Send + 'static,
         E: From<Error> + Send + 'static,
     {
         let stop = self.stop.clone();
-        let led = async {
-            if !self.standard.leader_election {
-                return work(stop.child_token()).await;
-            }
-            // Its own client: work that waits for its turn must not cost the lease.
-            let client =
-                client::connect(self.standard.kubeconfig().as_deref(), None).await.map_err(Error::from)?;
-            leader::run(client, self.lease(lock), self.election.clone(), stop.clone(), work)
-                .await
-                .map_err(Error::from)?
-        };
-        tokio::select! {
-            ended = led => ended,
-            () = self.driver.lost() => {
-                // A driver that comes back may have other capabilities, and another pod may reach its own.
-                let error = Error::ConnectionLost { address: self.standard.csi_address.clone() };
-                place::last_words(&error.to_string()).await;
-                Err(error.into())
-            }
+        if !self.standard.leader_election {
+            return work(stop.child_token()).await;
         }
+        // Its own client: work that waits for its turn must not cost the lease.
+        let client =
+            client::connect(self.standard.kubeconfig().as_deref(), None).await.map_err(Error::from)?;
+        leader::run(client, self.lease(lock), self.election.clone(), stop, work).await.map_err(Error::from)?
     }
 
     fn lease(&self, lock: &str) -> leader::Config {

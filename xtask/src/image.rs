@@ -45,7 +45,9 @@ const UPSTREAM_NAMES: &[&str] = &[
     "csi-node-driver-registrar",
     "csi-provisioner",
     "csi-resizer",
+    "csi-snapshotter",
     "livenessprobe",
+    "snapshot-controller",
 ];
 
 #[derive(Args)]

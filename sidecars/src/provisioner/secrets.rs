@@ -37,18 +37,29 @@ pub fn resolve(
     facts: &Facts<'_>,
 ) -> Result<Option<SecretRef>, Invalid> {
     let Some(template) = secrets.get(&kind) else { return Ok(None) };
-    let namespace = expand(&template.namespace, |token| match token {
+    let in_namespace = |token: &str| match token {
         "pv.name" => Some(facts.volume.to_owned()),
         "pvc.namespace" => Some(facts.namespace.to_owned()),
         // Nothing that the claim's author may choose freely: it would open any namespace's secrets.
         _ => None,
-    })?;
-    let name = expand(&template.name, |token| match token {
+    };
+    let in_name = |token: &str| match token {
         "pv.name" => Some(facts.volume.to_owned()),
         "pvc.name" => Some(facts.claim.to_owned()),
         "pvc.namespace" => Some(facts.namespace.to_owned()),
         other => facts.annotations?.get(annotation(other)?).cloned(),
-    })?;
+    };
+    fill(template, in_namespace, in_name).map(Some)
+}
+
+/// Fills in a template by what each token stands for.
+pub(crate) fn fill(
+    template: &SecretTemplate,
+    in_namespace: impl Fn(&str) -> Option<String>,
+    in_name: impl Fn(&str) -> Option<String>,
+) -> Result<SecretRef, Invalid> {
+    let namespace = expand(&template.namespace, in_namespace)?;
+    let name = expand(&template.name, in_name)?;
     if !is_label(&namespace) {
         let template = template.namespace.clone();
         return Err(Invalid::Name { template, value: namespace, what: "namespace" });
@@ -57,7 +68,7 @@ pub fn resolve(
         let template = template.name.clone();
         return Err(Invalid::Name { template, value: name, what: "secret name" });
     }
-    Ok(Some(SecretRef { name, namespace }))
+    Ok(SecretRef { name, namespace })
 }
 
 /// The claim's annotations that the templates read.

@@ -13,9 +13,10 @@ use serde::de::DeserializeOwned;
 use tracing::{debug, warn};
 
 use super::context::Context;
+use super::names;
 use super::provision::Stop;
 use super::source::{self, Content, Place, Reference, Snapshot, Source};
-use super::{names, untyped};
+use crate::untyped;
 
 /// Finds what the claim is to be filled from and keeps it from being deleted.
 pub(super) async fn resolve(

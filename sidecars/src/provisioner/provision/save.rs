@@ -11,7 +11,8 @@ use serde_json::Value;
 use super::prepare::Prepared;
 use super::{Job, is_for};
 use crate::provisioner::context::Context;
-use crate::provisioner::{names, untyped, volume};
+use crate::provisioner::{names, volume};
+use crate::untyped;
 
 /// Saves the volume; the error says why there is no PersistentVolume for it.
 pub(super) async fn save(

@@ -12,7 +12,7 @@ const TRIES: usize = 5;
 
 /// Reads the object `name` under `path`, changes it, and writes it back. `edit` says whether there is anything to write.
 /// An object that is gone needs no change.
-pub async fn change(
+pub(crate) async fn change(
     client: &Client,
     path: &str,
     name: &str,
@@ -51,7 +51,7 @@ pub async fn change(
 }
 
 /// Adds a finalizer; false when it is there.
-pub fn add_finalizer(object: &mut Value, finalizer: &str) -> bool {
+pub(crate) fn add_finalizer(object: &mut Value, finalizer: &str) -> bool {
     let finalizers = &mut object["metadata"]["finalizers"];
     match finalizers {
         Value::Array(list) if list.iter().any(|found| found == finalizer) => false,
@@ -67,7 +67,7 @@ pub fn add_finalizer(object: &mut Value, finalizer: &str) -> bool {
 }
 
 /// Removes a finalizer; false when it is not there.
-pub fn remove_finalizer(object: &mut Value, finalizer: &str) -> bool {
+pub(crate) fn remove_finalizer(object: &mut Value, finalizer: &str) -> bool {
     let Some(Value::Array(list)) = object.pointer_mut("/metadata/finalizers") else { return false };
     let before = list.len();
     list.retain(|found| found != finalizer);
