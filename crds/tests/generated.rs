@@ -9,13 +9,14 @@ use dunnage_crds::snapshot::snapshot_crds_yaml;
 const LIMIT: usize = 100_000;
 
 /// Each definition, and where it is committed.
-fn copies() -> [(String, PathBuf); 3] {
+fn copies() -> [(String, PathBuf); 4] {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a crate lies in the workspace");
     let (backend, snapshots) = (crd_yaml().expect("YAML"), snapshot_crds_yaml().expect("YAML"));
     [
         (backend.clone(), root.join("crds/generated/storagebackends.yaml")),
         (backend, root.join("helm/dunnage/files/crd.yaml")),
-        (snapshots, root.join("crds/generated/volumesnapshots.yaml")),
+        (snapshots.clone(), root.join("crds/generated/volumesnapshots.yaml")),
+        (snapshots, root.join("helm/dunnage/files/snapshot-crds.yaml")),
     ]
 }
 

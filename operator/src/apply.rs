@@ -26,8 +26,9 @@ const REFRESH: Duration = Duration::from_secs(600);
 pub const WRITER: Writer = Writer { manager: FIELD_MANAGER, force: true };
 
 /// The kinds of a plan: group, version, kind, whether it has a namespace. Workloads come first, rights last.
-pub const KINDS: [(&str, &str, &str, bool); 10] = [
+pub const KINDS: [(&str, &str, &str, bool); 11] = [
     ("storage.k8s.io", "v1", "StorageClass", false),
+    ("snapshot.storage.k8s.io", "v1", SNAPSHOT_CLASS, false),
     ("apps", "v1", "StatefulSet", true),
     ("apps", "v1", "DaemonSet", true),
     ("policy", "v1", "PodDisruptionBudget", true),
@@ -38,6 +39,9 @@ pub const KINDS: [(&str, &str, &str, bool); 10] = [
     ("rbac.authorization.k8s.io", "v1", "Role", true),
     ("", "v1", "ServiceAccount", true),
 ];
+
+/// The only kind of a plan that a cluster need not have.
+const SNAPSHOT_CLASS: &str = "VolumeSnapshotClass";
 
 /// A plan that could not be written as a whole.
 #[derive(Debug, thiserror::Error)]
@@ -192,8 +196,11 @@ impl Applier {
         for (group, version, kind, namespaced) in KINDS {
             let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
             let api = dynamic(&self.client, &resource, namespaced.then_some(namespace));
-            let list =
-                api.list_metadata(&params).await.map_err(Error::api(format!("list {kind} objects")))?;
+            let listed = api.list_metadata(&params).await.map_err(Error::api(format!("list {kind} objects")));
+            let list = match listed {
+                Err(error) if kind == SNAPSHOT_CLASS && error.is_not_found() => continue,
+                listed => listed?,
+            };
             let ours = list.items.into_iter().filter(|object| is_ours(&object.metadata));
             found.extend(ours.map(|object| ObjectKey {
                 kind: kind.to_owned(),

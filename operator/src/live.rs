@@ -4,14 +4,16 @@ use std::collections::BTreeSet;
 
 use dunnage_cluster::Error;
 use dunnage_cluster::apply::dynamic;
+use dunnage_crds::snapshot::{SNAPSHOT_GROUP, VolumeSnapshotClass};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, Client, Resource as _, ResourceExt};
 use serde::de::DeserializeOwned;
 
+use crate::plan::facts::Snapshots;
 use crate::removal::Uses;
-use crate::world::{self, full_name};
+use crate::world::{self, BACKEND, full_name};
 
 const PAGE: u32 = 500;
 
@@ -68,6 +70,25 @@ pub async fn unwatched(client: &Client, driver: &str, uses: &mut Uses) -> Result
     uses.inline_pods.dedup();
     uses.snapshot_contents.sort();
     Ok(())
+}
+
+/// What the cluster has of snapshots, as the backend of this name is concerned.
+pub async fn snapshots(client: &Client, backend: &str) -> Result<Snapshots, Error> {
+    let version = format!("{SNAPSHOT_GROUP}/v1");
+    let asked = client.list_api_group_resources(&version).await;
+    let served = match asked.map_err(Error::api(format!("ask for the kinds of {version}"))) {
+        Err(error) if error.is_not_found() => return Ok(Snapshots::Absent),
+        served => served?,
+    };
+    let plural = VolumeSnapshotClass::plural(&());
+    if !served.resources.iter().any(|resource| resource.name == plural) {
+        return Ok(Snapshots::Absent);
+    }
+    let api: Api<VolumeSnapshotClass> = Api::all(client.clone());
+    let class =
+        api.get_opt(backend).await.map_err(Error::api(format!("get VolumeSnapshotClass {backend}")))?;
+    let ours = |class: VolumeSnapshotClass| class.labels().get(BACKEND).is_some_and(|owner| owner == backend);
+    Ok(if class.is_none_or(ours) { Snapshots::Present } else { Snapshots::PresentWithForeignClass })
 }
 
 /// A running pod that uses one of these claims, or has an inline volume of `driver`.

@@ -15,7 +15,7 @@ mod volumes;
 
 use dunnage_crds::validate::{Invalid, validate};
 use dunnage_crds::{Attach, BackendType, ClassState, StorageBackend, defaults};
-use kube::core::DynamicObject;
+use kube::core::{DynamicObject, TypeMeta};
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
 
@@ -104,6 +104,9 @@ pub fn plan(inputs: &Inputs<'_>) -> Result<Plan, Invalid> {
     for class in classes::classes(&view) {
         plan.add(class, Immutable::Report);
     }
+    if let Some(class) = classes::snapshot_class(&view) {
+        plan.add(class, Immutable::Report);
+    }
     let unmanaged =
         defaults::classes(inputs.backend).into_iter().filter(|c| c.state == ClassState::Unmanaged);
     plan.unmanaged_classes = unmanaged.map(|class| class.name).collect();
@@ -120,8 +123,9 @@ impl Plan {
     }
 
     fn add<K: Resource<DynamicType = ()> + Serialize>(&mut self, object: K, immutable: Immutable) {
-        let object = serde_json::to_value(object).and_then(serde_json::from_value);
-        let object = object.expect("a typed object is a JSON object with metadata");
+        let object = serde_json::to_value(object).and_then(serde_json::from_value::<DynamicObject>);
+        let mut object = object.expect("a typed object is a JSON object with metadata");
+        object.types = Some(TypeMeta::resource::<K>());
         self.objects.push(Planned { object, immutable });
     }
 }

@@ -216,6 +216,8 @@ async fn bring_about(
     let classes = context.world.classes.all();
     let nodes_ref = nodes.iter().map(|node| -> &Node { node });
     let observed = Observed::from_objects(nodes_ref, classes.iter().map(|class| -> &StorageClass { class }));
+    let snapshots = live::snapshots(&context.client, &subject.name).await?;
+    let observed = Observed { snapshots, ..observed };
     let inputs = Inputs {
         backend: &subject.backend,
         operator_namespace: &context.namespace,

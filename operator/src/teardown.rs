@@ -90,8 +90,9 @@ async fn leases(client: &Client, namespace: &str, driver: &str) -> Result<(), Er
     let provisioner = lock_name(driver);
     let attacher = lock_name(&format!("external-attacher-leader-{driver}"));
     let resizer = lock_name(&format!("external-resizer-{driver}"));
+    let snapshotter = lock_name(&format!("external-snapshotter-leader-{driver}"));
     let api: Api<Lease> = Api::namespaced(client.clone(), namespace);
-    for name in [format!("{provisioner}-journal"), provisioner, resizer, attacher] {
+    for name in [format!("{provisioner}-journal"), provisioner, resizer, snapshotter, attacher] {
         let deleted = api.delete(&name, &DeleteParams::default()).await.map(drop);
         ignore_missing(deleted, || format!("delete Lease {name}"))?;
     }

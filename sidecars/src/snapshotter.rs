@@ -86,7 +86,7 @@ pub async fn run(args: Args, stop: CancellationToken) -> Result<(), Error> {
         started => started?,
     };
     if !runtime.driver.can(ControllerCapability::CreateDeleteSnapshot) {
-        return Err(Error::Incapable { capability: "CREATE_DELETE_SNAPSHOT" });
+        return Err(Error::NothingToDo("it lacks CREATE_DELETE_SNAPSHOT"));
     }
     let backoff = Backoff { start: args.retry_interval_start, max: args.retry_interval_max };
     let queue = Queue::new("csi-snapshotter-content", backoff, &runtime.queues);

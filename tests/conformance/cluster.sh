@@ -1,8 +1,6 @@
 # The embedded cluster with Dunnage on it, for the storage suite. Sourced by run.sh.
 
 name=conformance
-# shellcheck source=tests/stand-ins/stand-ins.sh
-source "$root/tests/stand-ins/stand-ins.sh"
 
 cluster() { "$root/tests/cluster/cluster" --name "$name" "$@"; }
 in_cluster() { cluster exec "$@"; }
@@ -17,9 +15,8 @@ cluster_up() {
   done
   kubeconfig=$(cluster kubeconfig)
   kubectl=$("$root/tests/tools/build" kubectl)/kubectl
-  in_cluster helm install dunnage "$root/helm/dunnage" --namespace dunnage-system --create-namespace --wait --timeout 3m >&2
-  stand_in_images >&2
-  install_stand_ins >&2
+  in_cluster helm install dunnage "$root/helm/dunnage" --namespace dunnage-system --create-namespace \
+    --set snapshotController.enabled=true --wait --timeout 3m >&2
 }
 
 cluster_down() { cluster down >&2; }
@@ -66,12 +63,9 @@ make_backend() {
   prepare_nodes "$1" >&2
   cluster kubectl apply -f "$here/backends/$1.yaml" >&2
   cluster kubectl wait "storagebackend/$1" --for=condition=Ready --timeout=3m >&2
-  add_stand_ins "$1" >&2
-  cluster kubectl wait "storagebackend/$1" --for=condition=Ready --timeout=3m >&2
 }
 
 remove_backend() {
   cluster kubectl delete storagebackend "$1" --timeout=3m >&2 || true
-  remove_stand_ins "$1" >&2
   [[ $1 == directory ]] || remove_disks "$1" >&2 || true
 }

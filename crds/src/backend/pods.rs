@@ -39,6 +39,10 @@ pub struct ByContainer<T> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resizer: Option<T>,
 
+    /// Takes and deletes snapshots; runs where the cluster has the kinds of snapshots.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub snapshotter: Option<T>,
+
     /// Attaches volumes to nodes; runs only with attach: Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attacher: Option<T>,

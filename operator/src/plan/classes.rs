@@ -1,12 +1,17 @@
 //! The `StorageClass` objects, and which of them is the default.
 
+use dunnage_crds::snapshot::{DeletionPolicy, VolumeSnapshotClass};
 use dunnage_crds::validate::{FS_TYPE_PARAMETER, Invalid};
 use dunnage_crds::{BackendType, ClassState, DefaultClass, StorageClassSpec, defaults};
 use dunnage_csi::mount_options::{DISCARD_NEEDS_SPARSE, On, check, discards};
 use k8s_openapi::api::storage::v1::StorageClass;
+use kube::ResourceExt;
 
 use super::View;
-use super::facts::DEFAULT_CLASS;
+use super::facts::{DEFAULT_CLASS, Snapshots};
+
+/// Marks the class for snapshots that name none, among those of one driver.
+const DEFAULT_SNAPSHOT_CLASS: &str = "snapshot.storage.kubernetes.io/is-default-class";
 
 pub(super) fn classes(view: &View<'_>) -> Vec<StorageClass> {
     let all = defaults::classes(view.backend);
@@ -61,6 +66,22 @@ fn storage_class(view: &View<'_>, class: &StorageClassSpec, default: bool) -> St
         allow_volume_expansion: Some(true),
         ..StorageClass::default()
     }
+}
+
+/// The class that snapshots of the backend's volumes have when they name none. One of its name that is somebody else's is left
+/// alone.
+pub(super) fn snapshot_class(view: &View<'_>) -> Option<VolumeSnapshotClass> {
+    if view.observed.snapshots != Snapshots::Present {
+        return None;
+    }
+    let mut metadata = view.cluster_meta(&view.backend.name_any());
+    metadata.annotations = Some([(DEFAULT_SNAPSHOT_CLASS.to_owned(), "true".to_owned())].into());
+    Some(VolumeSnapshotClass {
+        metadata,
+        driver: view.driver.clone(),
+        parameters: None,
+        deletion_policy: DeletionPolicy::Delete,
+    })
 }
 
 /// The class that carries the mark. One that has it keeps it, so that two backends never take it from each other.

@@ -21,6 +21,7 @@ pub(super) const PROVISIONER_HTTP: i32 = 9744;
 pub(super) const ATTACHER_HTTP: i32 = 9745;
 pub(super) const DISCOVERY_HTTP: i32 = 9746;
 pub(super) const RESIZER_HTTP: i32 = 9747;
+pub(super) const SNAPSHOTTER_HTTP: i32 = 9748;
 
 /// The user of everything that needs no rights on its node.
 pub(super) const NOBODY: i64 = 65532;
@@ -34,6 +35,7 @@ pub(super) enum Role {
     AgentDiscovery,
     Provisioner,
     Resizer,
+    Snapshotter,
     Attacher,
 }
 
@@ -46,6 +48,7 @@ impl Role {
             Self::AgentDiscovery => "agent-discovery",
             Self::Provisioner => "provisioner",
             Self::Resizer => "resizer",
+            Self::Snapshotter => "snapshotter",
             Self::Attacher => "attacher",
         }
     }
@@ -58,6 +61,7 @@ impl Role {
             Self::AgentDiscovery => (DISCOVERY_HTTP, "discovery"),
             Self::Provisioner => (PROVISIONER_HTTP, "provisioner"),
             Self::Resizer => (RESIZER_HTTP, "resizer"),
+            Self::Snapshotter => (SNAPSHOTTER_HTTP, "snapshotter"),
             Self::Attacher => (ATTACHER_HTTP, "attacher"),
         }
     }
@@ -76,6 +80,7 @@ impl Role {
             Self::AgentDiscovery => values.agent_discovery.as_ref(),
             Self::Provisioner => values.provisioner.as_ref(),
             Self::Resizer => values.resizer.as_ref(),
+            Self::Snapshotter => values.snapshotter.as_ref(),
             Self::Attacher => values.attacher.as_ref(),
         }
     }

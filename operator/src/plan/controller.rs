@@ -12,7 +12,9 @@ use kube::api::ObjectMeta;
 use super::View;
 use super::container::{
     AGENT_PORT, ATTACHER_HTTP, DISCOVERY_HTTP, DRIVER_HTTP, NOBODY, PROVISIONER_HTTP, RESIZER_HTTP, Role,
+    SNAPSHOTTER_HTTP,
 };
+use super::facts::Snapshots;
 use super::meta::{Component, selector_text};
 use super::volumes::{
     SOCKET, SOCKET_DIR, TLS, TLS_DIR, mount, mount_read_only, mount_token, secret, shared_memory, token,
@@ -45,6 +47,9 @@ pub(super) fn stateful_set(view: &View<'_>) -> StatefulSet {
 fn pod(view: &View<'_>) -> PodSpec {
     let spec = view.backend.spec.controller.clone().unwrap_or_default();
     let mut containers = vec![router(view), agent_discovery(view), provisioner(view), resizer(view)];
+    if view.observed.snapshots != Snapshots::Absent {
+        containers.push(snapshotter(view));
+    }
     if view.attach {
         containers.push(attacher(view));
     }
@@ -125,6 +130,19 @@ fn resizer(view: &View<'_>) -> Container {
     ];
     args.extend(tuning(view, "workers"));
     view.container(Role::Resizer, args, vec![mount(SOCKET, SOCKET_DIR), mount_token()])
+}
+
+/// Every engine takes snapshots.
+fn snapshotter(view: &View<'_>) -> Container {
+    let mut args = vec![
+        "snapshotter".to_owned(),
+        csi_address(),
+        "--leader-election".to_owned(),
+        format!("--leader-election-namespace={}", view.namespace),
+        http_endpoint(SNAPSHOTTER_HTTP),
+    ];
+    args.extend(tuning(view, "worker-threads"));
+    view.container(Role::Snapshotter, args, vec![mount(SOCKET, SOCKET_DIR), mount_token()])
 }
 
 fn attacher(view: &View<'_>) -> Container {

@@ -17,6 +17,20 @@ pub struct Observed {
     pub hosts: Vec<Host>,
     /// Names of the classes that are marked as the default, sorted.
     pub default_classes: Vec<String>,
+    /// What it has of snapshots.
+    pub snapshots: Snapshots,
+}
+
+/// What a cluster has of the kinds of snapshots, `snapshot.storage.k8s.io/v1`, as a backend is concerned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Snapshots {
+    /// Nobody has installed the kinds.
+    #[default]
+    Absent,
+    /// They are there.
+    Present,
+    /// They are there, and somebody else has a VolumeSnapshotClass of the backend's name.
+    PresentWithForeignClass,
 }
 
 /// A node of the cluster.
@@ -43,7 +57,7 @@ impl Observed {
         let mut default_classes: Vec<String> =
             classes.into_iter().filter(|class| is_default(class)).map(ResourceExt::name_any).collect();
         default_classes.sort();
-        Self { hosts, default_classes }
+        Self { hosts, default_classes, snapshots: Snapshots::Absent }
     }
 
     /// The kubelet directories of the selected nodes, each once. The first is the one that further nodes most likely

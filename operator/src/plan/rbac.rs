@@ -5,6 +5,7 @@ use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, PolicyRule, Role, RoleBindi
 use kube::ResourceExt;
 
 use super::View;
+use super::facts::Snapshots;
 use super::meta::Component;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
@@ -13,11 +14,15 @@ const GROUP: &str = "rbac.authorization.k8s.io";
 /// without holding, or being able to change, what they grant.
 const PROVISIONER: &str = "dunnage-provisioner";
 const RESIZER: &str = "dunnage-resizer";
+const SNAPSHOTTER: &str = "dunnage-snapshotter";
 const ATTACHER: &str = "dunnage-attacher";
 
 /// Binds the cluster role of each sidecar that runs.
 pub(super) fn cluster_bindings(view: &View<'_>) -> Vec<ClusterRoleBinding> {
     let mut roles = vec![PROVISIONER, RESIZER];
+    if view.observed.snapshots != Snapshots::Absent {
+        roles.push(SNAPSHOTTER);
+    }
     if view.attach {
         roles.push(ATTACHER);
     }

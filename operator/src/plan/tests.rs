@@ -5,7 +5,7 @@ use std::path::Path;
 use dunnage_crds::StorageBackend;
 use serde_json::Value;
 
-use super::facts::{Host, Observed};
+use super::facts::{Host, Observed, Snapshots};
 use super::*;
 
 fn backend(yaml: &str) -> StorageBackend {
@@ -23,7 +23,7 @@ fn host(name: &str, kubelet_dir: &str) -> Host {
 
 fn two_nodes() -> Observed {
     let hosts = ["a", "b"].map(|name| host(name, defaults::KUBELET_DIR)).into();
-    Observed { hosts, default_classes: Vec::new() }
+    Observed { hosts, ..Observed::default() }
 }
 
 fn planned(backend: &StorageBackend, observed: &Observed) -> Result<Plan, Invalid> {
@@ -124,7 +124,9 @@ fn plans_are_those_that_are_recorded() {
             host("c", "/var/lib/k0s/kubelet"),
         ],
         default_classes: vec!["local-path".to_owned()],
+        ..Observed::default()
     };
+    let with_snapshots = Observed { snapshots: Snapshots::Present, ..two_nodes() };
     let one_node = Observed { hosts: vec![host("a", defaults::KUBELET_DIR)], ..Observed::default() };
     for (name, yaml, observed) in [
         ("directory", DIRECTORY, &two_nodes()),
@@ -133,7 +135,7 @@ fn plans_are_those_that_are_recorded() {
         ("loop-file", LOOP_FILE, &two_nodes()),
         ("btrfs", BTRFS, &two_nodes()),
         ("attach-required", ATTACH, &two_nodes()),
-        ("everything", EVERYTHING, &two_nodes()),
+        ("everything", EVERYTHING, &with_snapshots),
     ] {
         let plan = planned(&backend(yaml), observed).expect("a plan");
         let documents: Vec<String> = plan
@@ -161,6 +163,24 @@ fn recorded(name: &str, wanted: &str) {
         "{} differs from the plan: run UPDATE=1 cargo test -p dunnage-operator and read the difference",
         path.display()
     );
+}
+
+#[test]
+fn snapshots_are_taken_where_their_kinds_are_and_a_class_of_somebody_elses_stays() {
+    for (snapshots, taken, classes) in [
+        (Snapshots::Absent, false, 0),
+        (Snapshots::Present, true, 1),
+        (Snapshots::PresentWithForeignClass, true, 0),
+    ] {
+        let observed = Observed { snapshots, ..two_nodes() };
+        let set = objects(&backend(DIRECTORY), &observed, "StatefulSet").remove(0).to_string();
+        assert_eq!(set.contains("snapshotter"), taken, "{snapshots:?}");
+        let bound = objects(&backend(DIRECTORY), &observed, "ClusterRoleBinding");
+        let bound = bound.iter().any(|binding| binding["roleRef"]["name"] == "dunnage-snapshotter");
+        assert_eq!(bound, taken, "{snapshots:?}");
+        let found = objects(&backend(DIRECTORY), &observed, "VolumeSnapshotClass");
+        assert_eq!(found.len(), classes, "{found:?}");
+    }
 }
 
 #[test]
@@ -299,7 +319,7 @@ fn a_backend_that_cannot_work_here_has_no_plan() {
     let long = backend(&DIRECTORY.replace("name: local", "name: a-name-of-twenty-four-ch"));
     let microk8s = Observed {
         hosts: vec![host("a", "/var/snap/microk8s/common/var/lib/kubelet")],
-        default_classes: Vec::new(),
+        ..Observed::default()
     };
     assert!(planned(&long, &two_nodes()).is_ok());
     assert!(matches!(planned(&long, &microk8s), Err(Invalid::DriverNameTooLong { limit: 39, .. })));

@@ -73,12 +73,6 @@ pub enum Error {
     /// Kubelet did not take the driver.
     #[error("kubelet refuses to register the driver: {0}")]
     NotRegistered(String),
-    /// The driver cannot do what the role is for.
-    #[error("the driver lacks the capability {capability}: this sidecar is of no use to it")]
-    Incapable {
-        /// As CSI names it.
-        capability: &'static str,
-    },
     /// The kinds of snapshots are not there.
     #[error(
         "the cluster does not know the snapshot kinds: install them (`dunnage crd snapshot | kubectl apply -f -`)"

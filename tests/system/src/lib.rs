@@ -6,5 +6,4 @@
 pub mod cluster;
 pub mod disks;
 pub mod manifest;
-pub mod stand_ins;
 pub mod storage;

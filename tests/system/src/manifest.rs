@@ -42,14 +42,6 @@ pub fn claim_from(namespace: &str, name: &str, class: &str, size: &str, source: 
     claim(namespace, name, class, size) + &format!("  dataSource: {{{group}kind: {kind}, name: {of}}}\n")
 }
 
-/// A class of snapshots that go with their objects.
-pub fn snapshot_class(backend: &str) -> String {
-    format!(
-        "apiVersion: snapshot.storage.k8s.io/v1\nkind: VolumeSnapshotClass\nmetadata: {{name: {backend}}}\n\
-         driver: {backend}.csi.dunnage.dev\ndeletionPolicy: Delete\n"
-    )
-}
-
 /// A snapshot of a claim's volume.
 pub fn snapshot(namespace: &str, name: &str, class: &str, claim: &str) -> String {
     format!(

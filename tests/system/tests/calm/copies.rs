@@ -2,10 +2,7 @@
 
 use dunnage_tests_system::cluster::{apply, eventually, get, kubectl};
 use dunnage_tests_system::disks::Disks;
-use dunnage_tests_system::manifest::{
-    backend, backend_with, claim, claim_from, pod, snapshot, snapshot_class,
-};
-use dunnage_tests_system::stand_ins::StandIns;
+use dunnage_tests_system::manifest::{backend, backend_with, claim, claim_from, pod, snapshot};
 use dunnage_tests_system::storage::{Namespace, remove_backend, wait_ready};
 
 const SUM: &str = "sha256sum /data/file";
@@ -15,8 +12,6 @@ fn copies(name: &str, pool: &str, manifest: &str) {
     let size = "320Mi";
     apply(manifest);
     wait_ready(name);
-    let stand_ins = StandIns::beside(name);
-    apply(&snapshot_class(name));
     let space = Namespace::new(name);
     apply(&claim(&space.0, "data", name, size));
     let write = "head -c 3000000 /dev/urandom > /data/file; sync";
@@ -52,9 +47,7 @@ fn copies(name: &str, pool: &str, manifest: &str) {
         if left.is_empty() { Ok(()) } else { Err(left) }
     });
     space.remove();
-    kubectl(&["delete", "volumesnapshotclass", name]);
     remove_backend(name);
-    stand_ins.remove();
 }
 
 #[test]
