@@ -145,7 +145,23 @@ pub(super) fn remaining(plain: usize, with_subvolumes: usize) -> Option<String> 
 
 /// Removes the groups of subvolumes that are gone.
 pub(super) fn sweep(pool: &Dir) -> Result<()> {
-    let quotas = quota::quotas(pool)?;
+    if gone(pool)?.is_empty() {
+        return Ok(());
+    }
+    if matches!(quota::quotas(pool)?, Quotas::Full(_)) {
+        // Until a transaction ends, what was in a subvolume counts in its group, whatever that says: to remove it then would
+        // make the counts of the whole file system wrong.
+        pool.sync_filesystem()?;
+    }
+    for group in stale(&gone(pool)?) {
+        // One that is still in use goes another time.
+        quota::remove(pool, group)?;
+    }
+    Ok(())
+}
+
+/// The groups of subvolumes that are gone.
+fn gone(pool: &Dir) -> Result<Vec<(Group, Usage)>> {
     let mut gone = Vec::new();
     for (group, usage) in quota::usages(pool)? {
         let ours = matches!(group.level(), 0 | LEVEL) && group.number() >= FIRST_SUBVOLUME;
@@ -153,18 +169,14 @@ pub(super) fn sweep(pool: &Dir) -> Result<()> {
             gone.push((group, usage));
         }
     }
-    for group in stale(quotas, &gone) {
-        // One that is still in use goes another time.
-        quota::remove(pool, group)?;
-    }
-    Ok(())
+    Ok(gone)
 }
 
 /// Which groups of subvolumes that are gone can go too, in this order. Newer kernels remove those of level 0 by themselves,
 /// whoever's they were: an id is never given twice. What was written first in a subvolume that is gone and is in use by
 /// snapshots counts there still with simple quotas.
-fn stale(quotas: Quotas, gone: &[(Group, Usage)]) -> Vec<Group> {
-    let counts = |usage: &Usage| quotas == Quotas::Simple && usage.referenced != 0;
+fn stale(gone: &[(Group, Usage)]) -> Vec<Group> {
+    let counts = |usage: &Usage| usage.referenced != 0 || usage.exclusive != 0;
     // Those of level 0 are members of the others, and come first.
     let mut stale: Vec<_> =
         gone.iter().filter(|(_, usage)| !counts(usage)).map(|(group, _)| *group).collect();
@@ -223,11 +235,7 @@ mod tests {
         let gone =
             [(Group::at(LEVEL, 300), used(0)), (Group::of(300), used(0)), (Group::at(LEVEL, 301), used(9))];
         let full = [&gone[..], &[(Group::of(301), used(9))]].concat();
-        let names = |stale: Vec<Group>| stale.iter().map(ToString::to_string).collect::<Vec<_>>();
-        assert_eq!(names(stale(Quotas::Simple, &full)), ["0/300", "1000/300"]);
-        assert_eq!(
-            names(stale(Quotas::Full(Counts::Right), &full)),
-            ["0/300", "0/301", "1000/300", "1000/301"]
-        );
+        let stale: Vec<_> = stale(&full).iter().map(ToString::to_string).collect();
+        assert_eq!(stale, ["0/300", "1000/300"], "what still counts stays");
     }
 }
