@@ -98,6 +98,11 @@ impl Error {
     pub fn is_conflict(&self) -> bool {
         self.category() == Category::Conflict
     }
+
+    /// Whether the object has changed or gone since it was read.
+    pub fn is_stale(&self) -> bool {
+        self.is_conflict() || self.is_not_found()
+    }
 }
 
 /// The category of kube's own error.

@@ -2,6 +2,7 @@
 
 mod access;
 pub mod attacher;
+mod claims;
 pub mod discovery;
 pub mod flags;
 pub mod health_monitor;

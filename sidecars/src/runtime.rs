@@ -21,6 +21,7 @@ use crate::flags::Standard;
 pub use connection::Connection;
 pub use driver::{ControllerCapability, Driver, NodeCapability, PluginCapability, ProbeError};
 pub use error::Error;
+pub(crate) use error::rpc_error;
 pub use http::{Page, Pages};
 pub use place::{identity, namespace};
 

@@ -17,11 +17,11 @@ pub(super) const AGENT_PORT: i32 = 9741;
 /// Where each container serves health and metrics.
 pub(super) const DRIVER_HTTP: i32 = 9742;
 pub(super) const REGISTRAR_HTTP: i32 = 9743;
-pub(super) const PROVISIONER_HTTP: i32 = 9744;
-pub(super) const ATTACHER_HTTP: i32 = 9745;
+const PROVISIONER_HTTP: i32 = 9744;
+const ATTACHER_HTTP: i32 = 9745;
 pub(super) const DISCOVERY_HTTP: i32 = 9746;
-pub(super) const RESIZER_HTTP: i32 = 9747;
-pub(super) const SNAPSHOTTER_HTTP: i32 = 9748;
+const RESIZER_HTTP: i32 = 9747;
+const SNAPSHOTTER_HTTP: i32 = 9748;
 
 /// The user of everything that needs no rights on its node.
 pub(super) const NOBODY: i64 = 65532;
@@ -41,7 +41,7 @@ pub(super) enum Role {
 
 impl Role {
     /// The container's name in its pod.
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::NodeDriver | Self::Router => "driver",
             Self::Registrar => "registrar",
@@ -54,7 +54,7 @@ impl Role {
     }
 
     /// The port for health and metrics, and its name.
-    fn http(self) -> (i32, &'static str) {
+    pub(super) fn http(self) -> (i32, &'static str) {
         match self {
             Self::NodeDriver | Self::Router => (DRIVER_HTTP, "driver"),
             Self::Registrar => (REGISTRAR_HTTP, "registrar"),

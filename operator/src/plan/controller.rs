@@ -10,10 +10,7 @@ use kube::ResourceExt;
 use kube::api::ObjectMeta;
 
 use super::View;
-use super::container::{
-    AGENT_PORT, ATTACHER_HTTP, DISCOVERY_HTTP, DRIVER_HTTP, NOBODY, PROVISIONER_HTTP, RESIZER_HTTP, Role,
-    SNAPSHOTTER_HTTP,
-};
+use super::container::{AGENT_PORT, DISCOVERY_HTTP, DRIVER_HTTP, NOBODY, Role};
 use super::facts::Snapshots;
 use super::meta::{Component, selector_text};
 use super::volumes::{
@@ -103,58 +100,37 @@ fn agent_discovery(view: &View<'_>) -> Container {
 }
 
 fn provisioner(view: &View<'_>) -> Container {
-    let mut args = vec![
-        "provisioner".to_owned(),
-        csi_address(),
-        "--leader-election".to_owned(),
-        format!("--leader-election-namespace={}", view.namespace),
-        "--strict-topology".to_owned(),
-        "--extra-create-metadata".to_owned(),
-        "--enable-capacity".to_owned(),
-        "--capacity-ownerref-level=1".to_owned(),
-        http_endpoint(PROVISIONER_HTTP),
-    ];
-    args.extend(tuning(view, "worker-threads"));
-    view.container(Role::Provisioner, args, vec![mount(SOCKET, SOCKET_DIR), mount_token()])
+    let flags =
+        ["--strict-topology", "--extra-create-metadata", "--enable-capacity", "--capacity-ownerref-level=1"];
+    sidecar(view, Role::Provisioner, &flags, "worker-threads")
 }
 
 /// Every engine grows its volumes, in use or not: none is refused for a pod that uses it, so no pod is looked for.
 fn resizer(view: &View<'_>) -> Container {
-    let mut args = vec![
-        "resizer".to_owned(),
-        csi_address(),
-        "--leader-election".to_owned(),
-        format!("--leader-election-namespace={}", view.namespace),
-        "--handle-volume-inuse-error=false".to_owned(),
-        http_endpoint(RESIZER_HTTP),
-    ];
-    args.extend(tuning(view, "workers"));
-    view.container(Role::Resizer, args, vec![mount(SOCKET, SOCKET_DIR), mount_token()])
+    sidecar(view, Role::Resizer, &["--handle-volume-inuse-error=false"], "workers")
 }
 
 /// Every engine takes snapshots.
 fn snapshotter(view: &View<'_>) -> Container {
-    let mut args = vec![
-        "snapshotter".to_owned(),
-        csi_address(),
-        "--leader-election".to_owned(),
-        format!("--leader-election-namespace={}", view.namespace),
-        http_endpoint(SNAPSHOTTER_HTTP),
-    ];
-    args.extend(tuning(view, "worker-threads"));
-    view.container(Role::Snapshotter, args, vec![mount(SOCKET, SOCKET_DIR), mount_token()])
+    sidecar(view, Role::Snapshotter, &[], "worker-threads")
 }
 
 fn attacher(view: &View<'_>) -> Container {
+    sidecar(view, Role::Attacher, &[], "worker-threads")
+}
+
+/// A sidecar that acts while it leads, with flags of its own; `workers` is the one for how much it does at once.
+fn sidecar(view: &View<'_>, role: Role, flags: &[&str], workers: &str) -> Container {
     let mut args = vec![
-        "attacher".to_owned(),
+        role.name().to_owned(),
         csi_address(),
         "--leader-election".to_owned(),
         format!("--leader-election-namespace={}", view.namespace),
-        http_endpoint(ATTACHER_HTTP),
     ];
-    args.extend(tuning(view, "worker-threads"));
-    view.container(Role::Attacher, args, vec![mount(SOCKET, SOCKET_DIR), mount_token()])
+    args.extend(flags.iter().copied().map(str::to_owned));
+    args.push(http_endpoint(role.http().0));
+    args.extend(tuning(view, workers));
+    view.container(role, args, vec![mount(SOCKET, SOCKET_DIR), mount_token()])
 }
 
 fn csi_address() -> String {
@@ -165,8 +141,7 @@ fn http_endpoint(port: i32) -> String {
     format!("--http-endpoint=0.0.0.0:{port}")
 }
 
-/// The flags of the sidecars that act; without settings they keep their own defaults. `workers` is the flag that each has
-/// for how much it does at once.
+/// The flags of the sidecars that act; without settings they keep their own defaults.
 fn tuning(view: &View<'_>, workers: &str) -> Vec<String> {
     let tuning = view.backend.spec.tuning.clone().unwrap_or_default();
     let mut flags = Vec::new();

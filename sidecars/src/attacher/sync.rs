@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError};
 
-use dunnage_cluster::error::{Category, chain};
+use dunnage_cluster::error::chain;
 use dunnage_cluster::queue::Outcome;
 use dunnage_cluster::{Error, finalizer};
 use dunnage_csi::v1;
@@ -17,6 +17,7 @@ use super::patches::{self, Direction};
 use super::plan::{self, Fallback, Invalid, Step};
 use super::source::Volume;
 use super::{Context, Watched};
+use crate::runtime::rpc_error;
 use crate::{access, secret};
 
 /// Why an attachment is not as it should be.
@@ -30,17 +31,14 @@ enum Failure {
     Secret(#[from] secret::Error),
     #[error(transparent)]
     Api(#[from] Error),
-    #[error("rpc error: code = {} desc = {}", dunnage_telemetry::metrics::code_name(.0.code().into()), .0.message())]
+    #[error("{}", rpc_error(.0))]
     Driver(Status),
 }
 
 impl Failure {
     /// An object that has changed meanwhile: looked at again, it will do. Nobody need know.
     fn is_stale(&self) -> bool {
-        match self {
-            Self::Api(error) => matches!(error.category(), Category::Conflict | Category::NotFound),
-            _ => false,
-        }
+        matches!(self, Self::Api(error) if error.is_stale())
     }
 
     fn code(&self) -> Option<i32> {

@@ -11,6 +11,7 @@ use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt as _};
 
 use super::volumes::Volumes;
+use crate::claims;
 
 /// As long as this a node may be not ready: a restart is no failure.
 const PATIENCE: SignedDuration = SignedDuration::from_mins(5);
@@ -124,13 +125,7 @@ fn by_claim(pods: &[Pod]) -> BTreeMap<Key, Vec<String>> {
     let mut found: BTreeMap<Key, Vec<String>> = BTreeMap::new();
     for pod in pods {
         let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
-        for volume in pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
-            let claim = match (&volume.persistent_volume_claim, &volume.ephemeral) {
-                (Some(source), _) => source.claim_name.clone(),
-                // As Kubernetes names the claim of a generic ephemeral volume.
-                (None, Some(_)) => format!("{name}-{}", volume.name),
-                (None, None) => continue,
-            };
+        for claim in claims::of_pod(pod) {
             let users = found.entry(Key::namespaced(namespace.clone(), claim)).or_default();
             if !users.contains(&name) {
                 users.push(name.clone());

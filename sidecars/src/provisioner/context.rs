@@ -6,9 +6,7 @@ use dunnage_cluster::Key;
 use dunnage_cluster::cache::{Cache, Index};
 use dunnage_cluster::events::{Kind, Recorder};
 use dunnage_cluster::queue::Queue;
-use k8s_openapi::api::core::v1::{
-    Node as NodeObject, ObjectReference, PersistentVolume, PersistentVolumeClaim,
-};
+use k8s_openapi::api::core::v1::{Node as NodeObject, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
 use kube::Client;
 
@@ -20,6 +18,7 @@ use super::metrics::Metrics;
 use super::names;
 use super::progress::{Progress, Wait};
 use super::topology::{Driver, Node};
+use crate::claims;
 
 /// Shared by all workers.
 pub struct Context {
@@ -113,16 +112,7 @@ impl Context {
         reason: &'static str,
         message: impl Into<String>,
     ) {
-        let object = ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("PersistentVolumeClaim".to_owned()),
-            name: claim.metadata.name.clone(),
-            namespace: claim.metadata.namespace.clone(),
-            uid: claim.metadata.uid.clone(),
-            resource_version: claim.metadata.resource_version.clone(),
-            field_path: None,
-        };
-        self.events.tell_of(object, kind, reason, message);
+        self.events.tell_of(claims::reference(claim), kind, reason, message);
     }
 }
 

@@ -15,12 +15,12 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::VolumeAttributesClass;
 use tokio::time::Instant;
 use tonic::Status;
-use tracing::{debug, info, warn};
+use tracing::{debug, info};
 
 use super::memory::Memory;
 use super::outcome::{self, Class};
 use super::patches::Told;
-use super::resize::{Failure, Pair, read, write, write_volume};
+use super::resize::{Failure, Pair, begin, retry, write, write_volume};
 use super::world::World;
 use crate::secret;
 use plan::{Classes, MODIFY_ERROR, State, Step};
@@ -39,28 +39,16 @@ pub(super) struct Rules {
 
 /// Brings the claim `key` to the class that it asks for.
 pub(super) async fn sync<W: World>(world: &W, memory: &Memory, rules: &Rules, key: &Key) -> Outcome {
-    let mut pair = match read(world, key, &rules.driver).await {
-        Ok(Some(pair)) => pair,
-        Ok(None) => return Outcome::Done,
-        Err(failure) => {
-            warn!(claim = %key, error = chain(&failure), "trying again later");
-            return Outcome::Retry;
-        }
+    let mut pair = match begin(world, key, &rules.driver).await {
+        Ok(pair) => pair,
+        Err(outcome) => return outcome,
     };
-    let failure = match change(world, memory, rules, &mut pair).await {
-        Ok(outcome) => return outcome,
-        Err(failure) => failure,
-    };
-    let volume = pair.volume_name();
-    if failure.is_stale() {
-        debug!(claim = %key, volume, error = chain(&failure), "the object has changed, trying again");
-    } else {
-        let error = chain(&failure);
-        warn!(claim = %key, volume, error, "cannot modify the volume, trying again later");
-        let message = format!("driver {:?} cannot modify volume {volume:?}: {error}", rules.driver);
-        world.tell(&pair.claim, Kind::Warning, "VolumeModifyFailed", message);
+    match change(world, memory, rules, &mut pair).await {
+        Ok(outcome) => outcome,
+        Err(failure) => retry(world, &pair, &failure, ("modify", "VolumeModifyFailed"), |error| {
+            format!("driver {:?} cannot modify volume {:?}: {error}", rules.driver, pair.volume_name())
+        }),
     }
-    Outcome::Retry
 }
 
 async fn change<W: World>(

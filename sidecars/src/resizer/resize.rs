@@ -21,6 +21,7 @@ use super::outcome::{self, Class};
 use super::patches::{self, Told};
 use super::plan::{self, Way};
 use super::world::World;
+use crate::runtime::rpc_error;
 use crate::{access, secret};
 
 /// How often an answer of the driver is written against changes that come in between.
@@ -55,14 +56,14 @@ pub(super) enum Failure {
     Secret(#[from] secret::Error),
     #[error(transparent)]
     Api(#[from] Error),
-    #[error("rpc error: code = {} desc = {}", code_name(.0.code().into()), .0.message())]
+    #[error("{}", rpc_error(.0))]
     Driver(Status),
 }
 
 impl Failure {
     /// An object that has changed meanwhile: looked at again, it will do. Nobody need know.
     pub(super) fn is_stale(&self) -> bool {
-        matches!(self, Self::Api(error) if error.is_conflict() || error.is_not_found())
+        matches!(self, Self::Api(error) if error.is_stale())
     }
 
     fn reason(&self) -> &'static str {
@@ -95,6 +96,35 @@ impl Pair {
     }
 }
 
+/// Reads what a claim's work begins with; else how it ends at once.
+pub(super) async fn begin<W: World>(world: &W, key: &Key, driver: &str) -> Result<Pair, Outcome> {
+    match read(world, key, driver).await {
+        Ok(pair) => pair.ok_or(Outcome::Done),
+        Err(failure) => {
+            warn!(claim = %key, error = chain(&failure), "trying again later");
+            Err(Outcome::Retry)
+        }
+    }
+}
+
+/// Tells what was in the way of `work`, by an event with the message that `words` make of the error, and tries again.
+pub(super) fn retry<W: World>(
+    world: &W,
+    pair: &Pair,
+    failure: &Failure,
+    (work, reason): (&str, &'static str),
+    words: impl FnOnce(&str) -> String,
+) -> Outcome {
+    let (claim, volume, error) = (&pair.key, pair.volume_name(), chain(failure));
+    if failure.is_stale() {
+        debug!(%claim, volume, error, "the object has changed, trying again");
+    } else {
+        warn!(%claim, volume, error, "cannot {work} the volume, trying again later");
+        world.tell(&pair.claim, Kind::Warning, reason, words(&error));
+    }
+    Outcome::Retry
+}
+
 /// Reads the claim and its volume, if the driver is to look after them.
 pub(super) async fn read<W: World>(world: &W, key: &Key, driver: &str) -> Result<Option<Pair>, Failure> {
     let Some(claim) = world.claim(key).await? else { return Ok(None) };
@@ -106,28 +136,17 @@ pub(super) async fn read<W: World>(world: &W, key: &Key, driver: &str) -> Result
 
 /// Brings the claim `key` to the size that it asks for.
 pub(super) async fn sync<W: World>(world: &W, memory: &Memory, rules: &Rules, key: &Key) -> Outcome {
-    let mut pair = match read(world, key, &rules.driver).await {
-        Ok(Some(pair)) => pair,
-        Ok(None) => return Outcome::Done,
-        Err(failure) => {
-            warn!(claim = %key, error = chain(&failure), "trying again later");
-            return Outcome::Retry;
-        }
+    let mut pair = match begin(world, key, &rules.driver).await {
+        Ok(pair) => pair,
+        Err(outcome) => return outcome,
     };
-    let failure = match grow(world, memory, rules, &mut pair).await {
-        Ok(outcome) => return outcome,
-        Err(failure) => failure,
-    };
-    let volume = pair.volume_name();
-    if failure.is_stale() {
-        debug!(claim = %key, volume, error = chain(&failure), "the object has changed, trying again");
-    } else {
-        let error = chain(&failure);
-        warn!(claim = %key, volume, error, "cannot grow the volume, trying again later");
-        let message = format!("resize of volume {volume:?} by driver {:?} failed: {error}", rules.driver);
-        world.tell(&pair.claim, Kind::Warning, "VolumeResizeFailed", message);
+    match grow(world, memory, rules, &mut pair).await {
+        Ok(outcome) => outcome,
+        Err(failure) => retry(world, &pair, &failure, ("grow", "VolumeResizeFailed"), |error| {
+            let volume = pair.volume_name();
+            format!("resize of volume {volume:?} by driver {:?} failed: {error}", rules.driver)
+        }),
     }
-    Outcome::Retry
 }
 
 async fn grow<W: World>(

@@ -11,7 +11,7 @@ use dunnage_cluster::cache::Cache;
 use dunnage_cluster::events::{Kind, Recorder};
 use dunnage_cluster::{Error, Key};
 use dunnage_csi::v1;
-use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttributesClass;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client};
@@ -19,6 +19,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tonic::Status;
 
+use crate::claims;
 use crate::runtime::Driver;
 use crate::secret::{self, Place};
 
@@ -161,27 +162,13 @@ impl World for Live {
     }
 
     fn tell(&self, claim: &PersistentVolumeClaim, kind: Kind, reason: &'static str, message: String) {
-        let object = ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("PersistentVolumeClaim".to_owned()),
-            name: claim.metadata.name.clone(),
-            namespace: claim.metadata.namespace.clone(),
-            uid: claim.metadata.uid.clone(),
-            resource_version: claim.metadata.resource_version.clone(),
-            field_path: None,
-        };
-        self.events.tell_of(object, kind, reason, message);
+        self.events.tell_of(claims::reference(claim), kind, reason, message);
     }
 }
 
-/// Whether a pod has the claim among its volumes, by name or as one that was made for it.
+/// Whether a pod has the claim among its volumes.
 fn uses(pod: &Pod, claim: &str) -> bool {
-    let pod_name = pod.metadata.name.as_deref().unwrap_or_default();
-    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
-    volumes.into_iter().any(|volume| {
-        let named = volume.persistent_volume_claim.as_ref().is_some_and(|source| source.claim_name == claim);
-        named || volume.ephemeral.is_some() && claim == format!("{pod_name}-{}", volume.name)
-    })
+    claims::of_pod(pod).any(|found| found == claim)
 }
 
 #[cfg(test)]

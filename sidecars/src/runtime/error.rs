@@ -3,6 +3,9 @@
 use std::io;
 use std::net::SocketAddr;
 
+use dunnage_telemetry::metrics::code_name;
+use tonic::Status;
+
 use crate::flags::{Conflict, InvalidAddress};
 
 /// Why a sidecar cannot go on; the process exits with 1.
@@ -40,7 +43,7 @@ pub enum Error {
         /// The gRPC method.
         method: &'static str,
         /// Its answer.
-        source: Box<tonic::Status>,
+        source: Box<Status>,
     },
     /// The driver has no name.
     #[error("the driver gives an empty name in GetPluginInfo")]
@@ -84,6 +87,11 @@ pub enum Error {
     /// Asked to stop before the start was complete.
     #[error("asked to stop before the driver was ready")]
     Stopped,
+}
+
+/// An error that the driver answered a call with, as upstream's sidecars word it in events and statuses.
+pub(crate) fn rpc_error(status: &Status) -> String {
+    format!("rpc error: code = {} desc = {}", code_name(status.code().into()), status.message())
 }
 
 impl From<InvalidAddress> for Error {

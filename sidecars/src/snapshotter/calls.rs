@@ -7,13 +7,13 @@ use dunnage_crds::snapshot::VolumeSnapshotContent;
 use dunnage_csi::v1::{
     CreateSnapshotRequest, DeleteSnapshotRequest, GetSnapshotRequest, ListSnapshotsRequest, Snapshot,
 };
-use k8s_openapi::api::core::v1::Secret;
-use kube::Api;
 use tonic::Status;
 
 use super::Context;
 use super::plan::Look;
 use crate::provisioner::secrets::SecretRef;
+use crate::runtime::rpc_error;
+use crate::secret::{self, Place};
 use crate::snapshot::params::{self, Facts, Purpose};
 
 type Secrets = HashMap<String, String>;
@@ -25,29 +25,21 @@ pub(super) enum Failure {
     NoClass(String),
     #[error(transparent)]
     Parameters(#[from] params::Invalid),
-    #[error("key {key:?} of secret {secret} is not UTF-8")]
-    Secret { secret: String, key: String },
+    #[error(transparent)]
+    Secret(#[from] secret::Error),
     #[error("driver {driver} has no snapshot {handle:?}")]
     NoSnapshot { driver: String, handle: String },
     #[error(transparent)]
     Api(#[from] Error),
-    #[error("rpc error: code = {} desc = {}", dunnage_telemetry::metrics::code_name(.0.code().into()), .0.message())]
+    #[error("{}", rpc_error(.0))]
     Driver(Status),
 }
 
 impl Context {
     /// The content of a secret, read now and kept by nobody.
     pub(super) async fn secrets(&self, secret: Option<SecretRef>) -> Result<Secrets, Failure> {
-        let Some(SecretRef { name, namespace }) = secret else { return Ok(Secrets::new()) };
-        let secret = format!("{namespace}/{name}");
-        let api: Api<Secret> = Api::namespaced(self.client.clone(), &namespace);
-        let found = api.get(&name).await.map_err(Error::api(format!("get secret {secret}")))?;
-        let text = |(key, value): (String, k8s_openapi::ByteString)| match String::from_utf8(value.0) {
-            Ok(value) => Ok((key, value)),
-            // The error of the conversion would hold the value.
-            Err(_) => Err(Failure::Secret { secret: secret.clone(), key }),
-        };
-        found.data.unwrap_or_default().into_iter().map(text).collect()
+        let place = secret.as_ref().map(|SecretRef { name, namespace }| Place { namespace, name });
+        Ok(secret::read(&self.client, place).await?)
     }
 
     pub(super) async fn create(&self, request: CreateSnapshotRequest) -> Result<Snapshot, Status> {
