@@ -57,6 +57,37 @@ capabilities:
   drop: [ALL]
 {{- end -}}
 
+{{- define "dunnage.probes" -}}
+livenessProbe:
+  httpGet:
+    path: /healthz
+    port: http
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+readinessProbe:
+  httpGet:
+    path: /readyz
+    port: http
+  periodSeconds: 5
+  timeoutSeconds: 5
+{{- end -}}
+
+{{- define "dunnage.env" -}}
+- name: DUNNAGE_LOG_LEVEL
+  value: {{ .Values.logging.level | quote }}
+- name: DUNNAGE_LOG_FORMAT
+  value: {{ .Values.logging.format | quote }}
+- name: POD_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.name
+- name: POD_NAMESPACE
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.namespace
+{{- end -}}
+
 {{- define "dunnage.pullSecrets" -}}
 {{- with .Values.image.pullSecrets }}
 imagePullSecrets:
